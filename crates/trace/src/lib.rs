@@ -1,0 +1,3 @@
+//! Allocation traces of GPU programs.
+
+pub mod target;

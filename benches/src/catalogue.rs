@@ -1,0 +1,198 @@
+//! What a run can choose from: the bundled traces, the allocators, their policies.
+//!
+//! Main types: [`TraceFile`], [`AllocatorName`], [`PolicyName`]. Neighbours: `case` runs what was chosen; the files
+//! are in `benches/traces`, their sources in its README.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Full names of the bundled traces. The part before the first `_` is the short name.
+const BUNDLED: &[&str] = &[
+    "s1_middle",
+    "s2_big_then_alternate",
+    "s3_three_holes",
+    "s4_nlp_dynamic",
+    "s5_small_holes",
+    "s6_random",
+    "s7_streams",
+    "t1_gpt2_train",
+    "t2_llama_lora",
+    "t4_bert_train",
+    "t5_resnet50_multiscale",
+    "t7_serve_nopaging",
+    "t8_moe_train",
+];
+
+fn short_name(name: &str) -> &str {
+    name.split_once('_').map_or(name, |(short, _)| short)
+}
+
+/// A trace that a run may replay: a bundled one or a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceFile {
+    name: String,
+    path: PathBuf,
+}
+
+/// A word that is neither the name of a bundled trace nor a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no trace `{0}`: neither a file nor one of the bundled traces ({list})", list = short_names())]
+pub struct UnknownTrace(pub String);
+
+fn short_names() -> String {
+    BUNDLED.iter().map(|name| short_name(name)).collect::<Vec<_>>().join(", ")
+}
+
+impl TraceFile {
+    /// The bundled traces, in the order of their names.
+    pub fn bundled() -> Vec<Self> {
+        BUNDLED.iter().map(|name| Self::of_bundled(name)).collect()
+    }
+
+    fn of_bundled(name: &str) -> Self {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+        Self { name: name.to_owned(), path: directory.join(format!("{name}.trace.zst")) }
+    }
+
+    /// The bundled trace of this name, long (`t1_gpt2_train`) or short (`t1`), or else the file at this path, whose
+    /// name is then that of the file without `.trace` and `.zst`.
+    ///
+    /// # Errors
+    /// [`UnknownTrace`] if there is neither.
+    pub fn find(word: &str) -> Result<Self, UnknownTrace> {
+        if let Some(name) = BUNDLED.iter().find(|name| **name == word || short_name(name) == word) {
+            return Ok(Self::of_bundled(name));
+        }
+        let path = PathBuf::from(word);
+        if !path.is_file() {
+            return Err(UnknownTrace(word.to_owned()));
+        }
+        let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = file.strip_suffix(".zst").unwrap_or(&file);
+        let name = name.strip_suffix(".trace").unwrap_or(name).to_owned();
+        Ok(Self { name, path })
+    }
+
+    /// Its name, without a directory and endings.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+macro_rules! names {
+    (
+        $(#[$doc:meta])* $type:ident, $(#[$error_doc:meta])* $error:ident($noun:literal)
+        { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)* }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $type {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $type {
+            /// All of them, in the order in which tables show them.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its name on the command line and in JSON.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        $(#[$error_doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        #[error("no {} `{}`; there are: {}", $noun, .0, [$($name),*].join(", "))]
+        pub struct $error(pub String);
+
+        impl FromStr for $type {
+            type Err = $error;
+
+            fn from_str(word: &str) -> Result<Self, $error> {
+                let known = Self::ALL.iter().copied().find(|known| known.name() == word);
+                known.ok_or_else(|| $error(word.to_owned()))
+            }
+        }
+    };
+}
+
+names! {
+    /// An allocator that traces can be replayed on.
+    AllocatorName,
+    /// A word that names no allocator.
+    UnknownAllocator("allocator")
+    {
+        /// Every allocation is a `cudaMalloc`, every free a `cudaFree`.
+        Direct = "direct",
+        /// This project's allocator.
+        Concertina = "concertina",
+    }
+}
+
+names! {
+    /// When Concertina takes new frames rather than free ones that another page holds.
+    PolicyName,
+    /// A word that names no policy.
+    UnknownPolicy("policy")
+    {
+        /// Steal before creating.
+        Lean = "lean",
+        /// Create while mapped bytes stay within 1.05 times the live peak, then steal.
+        Balanced = "balanced",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AllocatorName, BUNDLED, PolicyName, TraceFile};
+
+    #[test]
+    fn every_bundled_trace_is_there_and_none_is_forgotten() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/traces");
+        let mut found: Vec<String> = std::fs::read_dir(directory)
+            .expect("the directory of the traces")
+            .filter_map(|entry| {
+                let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
+                name.strip_suffix(".trace.zst").map(str::to_owned)
+            })
+            .collect();
+        found.sort();
+        assert_eq!(found, BUNDLED);
+    }
+
+    #[test]
+    fn long_and_short_names_and_paths_find_the_same_trace() {
+        let trace = TraceFile::find("t1").expect("bundled");
+        assert_eq!(trace.name(), "t1_gpt2_train");
+        assert_eq!(TraceFile::find("t1_gpt2_train"), Ok(trace.clone()));
+        let path = trace.path().to_str().expect("UTF-8");
+        assert_eq!(TraceFile::find(path), Ok(trace.clone()));
+        let mut short: Vec<&str> = BUNDLED.iter().map(|name| super::short_name(name)).collect();
+        short.dedup();
+        assert_eq!(short.len(), BUNDLED.len(), "short names are unique");
+    }
+
+    #[test]
+    fn unknown_names_are_quoted_and_the_known_ones_listed() {
+        let unknown = TraceFile::find("t99").expect_err("there is none").to_string();
+        assert!(unknown.contains("`t99`") && unknown.contains("t1, t2"), "{unknown}");
+        let unknown = "jemalloc".parse::<AllocatorName>().expect_err("none").to_string();
+        assert_eq!(unknown, "no allocator `jemalloc`; there are: direct, concertina");
+        let unknown = "greedy".parse::<PolicyName>().expect_err("none").to_string();
+        assert_eq!(unknown, "no policy `greedy`; there are: lean, balanced");
+    }
+}

@@ -1,0 +1,59 @@
+//! Why a command did not do its work, and the exit code that says so.
+//!
+//! Main types: [`XtaskError`]. Neighbours: `main` prints it in one line; the commands return it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A command's failure. What the user typed or handed in is exit code 2; everything else is 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum XtaskError {
+    /// A file can't be read or written.
+    #[error("can't {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A program that a command runs could not be started.
+    #[error("can't start `{command}`: {source}")]
+    Start {
+        /// The command line.
+        command: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A program that a command runs failed.
+    #[error("`{command}` failed with {status}")]
+    Step {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+    /// House rules are broken; they were printed.
+    #[error("tidy: {findings} findings")]
+    Untidy {
+        /// How many.
+        findings: usize,
+    },
+}
+
+impl XtaskError {
+    /// A failed `action` on the file `path`.
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { action, path: path.to_owned(), source }
+    }
+
+    /// The process's exit code.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Io { .. } => ExitCode::from(2),
+            Self::Start { .. } | Self::Step { .. } | Self::Untidy { .. } => ExitCode::FAILURE,
+        }
+    }
+}

@@ -6,6 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use concertina_bench::UnknownTrace;
+use concertina_trace::{GeneratorError, ReadError, WriteError};
+
 /// A command's failure. What the user typed or handed in is exit code 2; everything else is 1.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum XtaskError {
@@ -18,6 +21,23 @@ pub(crate) enum XtaskError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// No such trace.
+    #[error(transparent)]
+    UnknownTrace(#[from] UnknownTrace),
+    /// A trace that can't be read.
+    #[error(transparent)]
+    ReadTrace(#[from] ReadError),
+    /// A trace that can't be made as asked.
+    #[error(transparent)]
+    Generator(#[from] GeneratorError),
+    /// A trace that can't be written.
+    #[error("{}: {source}", path.display())]
+    WriteTrace {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: WriteError,
     },
     /// A program that a command runs could not be started.
     #[error("can't start `{command}`: {source}")]
@@ -52,7 +72,11 @@ impl XtaskError {
     /// The process's exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Io { .. } => ExitCode::from(2),
+            Self::Io { .. }
+            | Self::UnknownTrace(_)
+            | Self::ReadTrace(_)
+            | Self::Generator(_)
+            | Self::WriteTrace { .. } => ExitCode::from(2),
             Self::Start { .. } | Self::Step { .. } | Self::Untidy { .. } => ExitCode::FAILURE,
         }
     }

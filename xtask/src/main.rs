@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod cli;
 mod error;
+mod figures;
 mod process;
 mod replay;
 mod test;

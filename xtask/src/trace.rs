@@ -1,17 +1,25 @@
 //! `cargo xtask trace`: look at traces, make them, convert them.
 //!
-//! Main types: [`TraceArgs`], [`TraceCommand`]. Neighbours: the format and the generators are `concertina_trace`'s.
+//! Main types: [`TraceArgs`], [`TraceCommand`]. Neighbours: one file a command below; the format and the generators are
+//! `concertina_trace`'s.
 
-use std::path::PathBuf;
+mod convert;
+mod generate;
+mod stat;
+
+use std::path::Path;
 
 use clap::{Args, Subcommand};
+use concertina_trace::Encoding;
 
 use crate::error::XtaskError;
 
 /// Arguments of `trace`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  cargo xtask trace stat t1")]
+  cargo xtask trace stat t1
+  cargo xtask trace gen random --seed 7 --out random.trace.zst
+  cargo xtask trace convert random.trace.zst random.trace")]
 pub(crate) struct TraceArgs {
     /// What to do with traces.
     #[command(subcommand)]
@@ -21,41 +29,12 @@ pub(crate) struct TraceArgs {
 /// The commands on traces.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
-    /// Print what is in a trace.
-    #[command(after_help = "Examples:
-  cargo xtask trace stat t1                 a bundled trace
-  cargo xtask trace stat my.trace.zst       a file")]
-    Stat {
-        /// A bundled trace's name or a file.
-        #[arg(value_name = "TRACE")]
-        trace: String,
-    },
-    /// Make a trace from a seed.
-    #[command(after_help = "Examples:
-  cargo xtask trace gen random --seed 7 --out random.trace.zst")]
-    Gen {
-        /// Which generator.
-        #[arg(value_name = "KIND")]
-        kind: String,
-        /// The seed: the same one gives the same trace.
-        #[arg(long, value_name = "N", default_value_t = 1)]
-        seed: u64,
-        /// The file to write; with the ending .zst it is compressed.
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
-    },
-    /// Write a trace anew, plain or compressed as the ending of OUT says.
-    #[command(after_help = "Examples:
-  cargo xtask trace convert my.trace my.trace.zst      compress
-  cargo xtask trace convert my.trace.zst my.trace      back to text")]
-    Convert {
-        /// The trace to read.
-        #[arg(value_name = "IN")]
-        input: PathBuf,
-        /// The file to write.
-        #[arg(value_name = "OUT")]
-        output: PathBuf,
-    },
+    /// Print what is in a trace: events, sizes, streams, lifetimes, the live peak.
+    Stat(stat::StatArgs),
+    /// Make a trace by rule and seed.
+    Gen(generate::GenerateArgs),
+    /// Write a trace anew, plain or compressed as the ending of the new file says.
+    Convert(convert::ConvertArgs),
 }
 
 /// Runs one of them.
@@ -63,6 +42,14 @@ pub(crate) enum TraceCommand {
 /// # Errors
 /// Bad input, or a file that can't be read or written.
 pub(crate) fn run(args: TraceArgs) -> Result<(), XtaskError> {
-    let _ = args;
-    Ok(())
+    match args.command {
+        TraceCommand::Stat(args) => stat::run(args),
+        TraceCommand::Gen(args) => generate::run(args),
+        TraceCommand::Convert(args) => convert::run(args),
+    }
+}
+
+/// How a file of this name is written: compressed if it ends in `.zst`.
+fn encoding_of(path: &Path) -> Encoding {
+    if path.extension().is_some_and(|ending| ending == "zst") { Encoding::Zstd } else { Encoding::Plain }
 }

@@ -1,0 +1,83 @@
+//! How numbers and tables look in the terminal.
+//!
+//! Main types: [`Column`]. Neighbours: every command that prints a table.
+
+use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
+
+/// Spaces between two columns: few, so that the widest table stays within 100 columns.
+const GAP: u16 = 1;
+
+/// The head of a column, and the side that its cells keep to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    head: &'static str,
+    alignment: CellAlignment,
+}
+
+impl Column {
+    /// A column of words.
+    pub(crate) const fn left(head: &'static str) -> Self {
+        Self { head, alignment: CellAlignment::Left }
+    }
+
+    /// A column of numbers.
+    pub(crate) const fn right(head: &'static str) -> Self {
+        Self { head, alignment: CellAlignment::Right }
+    }
+}
+
+/// An empty table with these columns: one line, under the heads.
+pub(crate) fn table(columns: &[Column]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table
+        .set_style(TableComponent::HeaderLines, '-')
+        .set_style(TableComponent::MiddleHeaderIntersections, '-');
+    table.set_header(columns.iter().map(|column| Cell::new(column.head).set_alignment(column.alignment)));
+    for (column, described) in table.column_iter_mut().zip(columns) {
+        column.set_padding((0, GAP)).set_cell_alignment(described.alignment);
+    }
+    table
+}
+
+/// A whole number in groups of three.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Bytes in the unit of 1024 that leaves at most four digits before the point.
+pub(crate) fn bytes(number: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = (number.max(1).ilog2() / 10) as usize;
+    if unit == 0 {
+        return format!("{number} B");
+    }
+    let value = number as f64 / (1_u64 << (10 * unit)) as f64;
+    let text = format!("{value:.2}");
+    format!("{} {}", text.trim_end_matches('0').trim_end_matches('.'), units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, count};
+
+    #[test]
+    fn counts_are_in_groups_of_three() {
+        let shown = [0, 7, 999, 1_000, 310_822, 1_234_567].map(count);
+        assert_eq!(shown, ["0", "7", "999", "1,000", "310,822", "1,234,567"]);
+    }
+
+    #[test]
+    fn bytes_keep_two_places_and_their_unit() {
+        let shown = [0, 1, 1023, 1024, 1536, 2 << 20, 40_575_084_648, u64::MAX].map(bytes);
+        assert_eq!(shown, ["0 B", "1 B", "1023 B", "1 KiB", "1.5 KiB", "2 MiB", "37.79 GiB", "16 EiB"]);
+    }
+}

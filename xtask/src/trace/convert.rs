@@ -1,0 +1,71 @@
+//! `cargo xtask trace convert`: plain to zstd and back, checked on the way.
+//!
+//! Main types: [`ConvertArgs`]. Neighbours: reader and writer are `concertina_trace`'s.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use concertina_trace::{TraceReader, TraceWriter, WriteError};
+
+use super::encoding_of;
+use crate::error::XtaskError;
+
+/// Arguments of `trace convert`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask trace convert my.trace my.trace.zst      compress
+  cargo xtask trace convert my.trace.zst my.trace      back to text")]
+pub(crate) struct ConvertArgs {
+    /// The trace to read, plain or compressed.
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// The file to write; with the ending .zst it is compressed. An older file of this name is replaced.
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+}
+
+/// Reads the one and writes the other, event by event. Nothing is left at `OUT` if the input is no whole trace.
+pub(super) fn run(args: ConvertArgs) -> Result<(), XtaskError> {
+    let mut reader = TraceReader::open(&args.input)?;
+    let part = part_of(&args.output);
+    let result = copy(&mut reader, &part, &args.output).and_then(|events| {
+        let renamed = fs::rename(&part, &args.output);
+        renamed.map(|()| events).map_err(|source| XtaskError::io("write", &args.output, source))
+    });
+    match result {
+        Ok(events) => {
+            println!("{}: {events} events", args.output.display());
+            Ok(())
+        }
+        Err(error) => {
+            // The file may not be there yet; what went wrong first is what the user should see.
+            let _ = fs::remove_file(&part);
+            Err(error)
+        }
+    }
+}
+
+/// The name under which the file is written until it is whole.
+fn part_of(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+fn copy<R: std::io::BufRead>(
+    reader: &mut TraceReader<R>,
+    part: &Path,
+    output: &Path,
+) -> Result<u64, XtaskError> {
+    let written = |source: WriteError| XtaskError::WriteTrace { path: output.to_owned(), source };
+    let file = File::create(part).map_err(|source| XtaskError::io("write", output, source))?;
+    let mut writer = TraceWriter::new(file, encoding_of(output), reader.header()).map_err(written)?;
+    let mut events = 0;
+    for event in reader {
+        writer.write(&event?).map_err(written)?;
+        events += 1;
+    }
+    writer.finish().map_err(written)?;
+    Ok(events)
+}

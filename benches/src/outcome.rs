@@ -1,0 +1,101 @@
+//! What came out of a case: the figures of a row, under the names that the JSON of `bench` has.
+//!
+//! Main types: [`Outcome`], [`Fences`], [`Failure`]. Neighbours: `case` makes them; `docs/bench.md` defines each key.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The figures of one case. Names, units and meanings are those of `docs/bench.md`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The trace's name.
+    pub trace: String,
+    /// The allocator's name.
+    pub allocator: String,
+    /// The policy's name, for allocators that have one.
+    pub policy: Option<String>,
+    /// Which device: `emulated`.
+    pub device: String,
+    /// Memory of the device in bytes.
+    pub capacity_bytes: u64,
+    /// Smallest mappable size in bytes.
+    pub granularity_bytes: u64,
+    /// Operations that an event needs to complete.
+    pub event_lag: u64,
+    /// Name of the cost table.
+    pub cost_table: String,
+    /// Events replayed.
+    pub events: u64,
+    /// Most live bytes at once, as asked.
+    pub live_peak_bytes: u64,
+    /// Most bytes of physical memory at once that were not given back to the driver.
+    pub mapped_peak_bytes: u64,
+    /// The latter over the former.
+    pub mapped_over_live: f64,
+    /// Most bytes of addresses in use for placement at once.
+    pub address_peak_bytes: u64,
+    /// The same over the live peak.
+    pub address_over_live: f64,
+    /// Most bytes of addresses reserved at once.
+    pub reserved_address_peak_bytes: u64,
+    /// Whether the trace ran to its end.
+    pub completed: bool,
+    /// What kind of end it was, if it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The event that failed, counted from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_at_event: Option<u64>,
+    /// What the allocator said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Calls done, by kind.
+    pub driver_calls: BTreeMap<String, u64>,
+    /// Running total of the calls that change memory, at each mark.
+    pub driver_calls_by_mark: Vec<u64>,
+    /// Labels of the marks.
+    pub marks: Vec<String>,
+    /// Events and waits on the device.
+    pub fences: Fences,
+    /// Modelled time of all driver calls, in nanoseconds.
+    pub modelled_driver_ns: u64,
+    /// Times that the allocator made the host wait.
+    pub host_waits: u64,
+    /// Time of the replay over its events, in nanoseconds.
+    pub host_ns_per_event: f64,
+}
+
+/// Fences that the allocator used. The program's own waits are not among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fences {
+    /// Events recorded.
+    pub records: u64,
+    /// Waits of a stream for an event, on the device.
+    pub waits: u64,
+}
+
+/// Why a trace did not run to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// The device is too small for the trace on this allocator: a result.
+    OutOfMemory,
+    /// The allocator failed in another way: a defect.
+    Failed,
+    /// The checker found a block that is not mapped, or shares bytes with another: a defect.
+    Violation,
+}
+
+impl Outcome {
+    /// Driver calls that change memory, all kinds together.
+    pub fn memory_calls(&self) -> u64 {
+        let changes = |name: &str| concertina_vmm::Call::ALL.iter().any(|c| c.name() == name && c.is_memory_call());
+        self.driver_calls.iter().filter(|(name, _)| changes(name)).map(|(_, calls)| calls).sum()
+    }
+
+    /// Whether it ended in a defect, not in a result.
+    pub fn is_defect(&self) -> bool {
+        matches!(self.failure, Some(Failure::Failed | Failure::Violation))
+    }
+}

@@ -1,0 +1,173 @@
+//! The table that `bench` prints: a row a case, within 100 columns.
+//!
+//! Neighbours: `docs/bench.md` defines the columns; `figures` has the looks.
+
+use concertina_bench::Outcome;
+
+use super::DeviceArgs;
+use crate::figures::{Column, count, table};
+
+/// The columns, in order. Heads of modelled figures say so.
+const COLUMNS: &[Column] = &[
+    Column::left("\ntrace"),
+    Column::left("\nallocator"),
+    Column::left("\npolicy"),
+    Column::right("live\nGB"),
+    Column::right("mapped\n/live"),
+    Column::right("addr.\n/live"),
+    Column::right("driver\ncalls"),
+    Column::right("modelled\ndriver ms"),
+    Column::right("\nfences"),
+    Column::right("host\nwaits"),
+    Column::right("ns/\nevent"),
+];
+
+/// The table, what failed, and the legend.
+pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
+    let mut rows = table(COLUMNS);
+    let mut last = "";
+    for outcome in outcomes {
+        // The name stands once for all rows of a trace.
+        let name = if outcome.trace == last { "" } else { &outcome.trace };
+        last = &outcome.trace;
+        rows.add_row(row(name, outcome));
+    }
+    let mut text = format!("{rows}\n");
+    for outcome in outcomes.iter().filter(|outcome| !outcome.completed) {
+        text.push_str(&failure_line(outcome));
+    }
+    text.push_str(&legend(device));
+    text
+}
+
+fn row(name: &str, outcome: &Outcome) -> Vec<String> {
+    let incomplete = if outcome.completed { "" } else { "*" };
+    vec![
+        shortened(name, 22),
+        format!("{}{incomplete}", outcome.allocator),
+        outcome.policy.clone().unwrap_or_else(|| "-".to_owned()),
+        format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9),
+        format!("{:.4}", outcome.mapped_over_live),
+        format!("{:.2}", outcome.address_over_live),
+        count(outcome.memory_calls()),
+        format!("{:.1}", outcome.modelled_driver_ns as f64 / 1e6),
+        count(outcome.fences.records + outcome.fences.waits),
+        count(outcome.host_waits),
+        format!("{:.0}", outcome.host_ns_per_event),
+    ]
+}
+
+/// At most `most` characters of `text`; a cut is shown.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// One line of what failed; an error of several lines is cut to its first.
+fn failure_line(outcome: &Outcome) -> String {
+    let policy = outcome.policy.as_ref().map(|policy| format!(" ({policy})")).unwrap_or_default();
+    let event = outcome.failed_at_event.map(|event| count(event)).unwrap_or_default();
+    let error = outcome.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default();
+    format!("* {}, {}{policy}, stopped at event {event}: {error}\n", outcome.trace, outcome.allocator)
+}
+
+fn legend(device: &DeviceArgs) -> String {
+    format!(
+        "
+live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes taken. addr.: addresses in use.
+driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
+times that the host waited for the device. Bytes and counts are exact; driver ms are MODELLED from the
+cost table {}, not measured on a GPU; ns/event is this host's time, the emulated driver included.
+Device: emulated, {}, granularity {}, event lag {}. More: docs/bench.md, benches/README.md.
+",
+        device.cost_table, device.capacity, device.granularity, device.event_lag
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::Parser as _;
+    use concertina_bench::{Failure, Fences, Outcome};
+
+    use super::report;
+    use crate::bench::DeviceArgs;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        device: DeviceArgs,
+    }
+
+    /// A row whose figures are as wide as any that the bundled traces give.
+    fn wide(trace: &str, allocator: &str, policy: Option<&str>) -> Outcome {
+        Outcome {
+            trace: trace.to_owned(),
+            allocator: allocator.to_owned(),
+            policy: policy.map(str::to_owned),
+            device: "emulated".to_owned(),
+            capacity_bytes: 80 << 30,
+            granularity_bytes: 2 << 20,
+            event_lag: 0,
+            cost_table: "h100".to_owned(),
+            events: 700_399,
+            live_peak_bytes: 47_350_763_652,
+            mapped_peak_bytes: 47_350_763_652,
+            mapped_over_live: 1.0,
+            address_peak_bytes: 0,
+            address_over_live: 3.77,
+            reserved_address_peak_bytes: 0,
+            completed: true,
+            failure: None,
+            failed_at_event: None,
+            error: None,
+            driver_calls: BTreeMap::from([("malloc".into(), 399_999), ("free".into(), 300_000), ("event_query".into(), 5)]),
+            driver_calls_by_mark: Vec::new(),
+            marks: Vec::new(),
+            fences: Fences { records: 100_000, waits: 99_999 },
+            modelled_driver_ns: 99_999_900_000,
+            host_waits: 350_000,
+            host_ns_per_event: 1_234.5,
+        }
+    }
+
+    fn device() -> DeviceArgs {
+        Line::parse_from(["line", "--capacity", "1.02x"]).device
+    }
+
+    #[test]
+    fn no_line_is_wider_than_100_columns() {
+        let rows = [
+            wide("t5_resnet50_multiscale", "concertina", Some("balanced")),
+            wide("a_trace_of_someone_with_a_very_long_name", "direct", None),
+        ];
+        let text = report(&rows, &device());
+        for line in text.lines() {
+            assert!(line.trim_end().chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        }
+        assert!(text.contains("MODELLED") && text.contains("modelled") && text.contains("1.02 × live"), "{text}");
+    }
+
+    #[test]
+    fn a_trace_is_named_once_and_only_memory_calls_are_counted() {
+        let rows = [wide("t1", "direct", None), wide("t1", "concertina", Some("lean"))];
+        let text = report(&rows, &device());
+        assert_eq!(text.matches("t1").count(), 1, "{text}");
+        assert!(text.contains("699,999"), "{text}");
+    }
+
+    #[test]
+    fn what_failed_is_said_below_the_table() {
+        let mut row = wide("t1", "concertina", Some("lean"));
+        row.completed = false;
+        row.failure = Some(Failure::OutOfMemory);
+        row.failed_at_event = Some(18_208);
+        row.error = Some("out of memory: 2 MiB\nmore".to_owned());
+        let text = report(&[row], &device());
+        let line = "* t1, concertina (lean), stopped at event 18,208: out of memory: 2 MiB\n";
+        assert!(text.contains("concertina*") && text.contains(line), "{text}");
+    }
+}

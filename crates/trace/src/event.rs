@@ -236,9 +236,7 @@ impl<'a> Fields<'a> {
     fn end(self) -> Result<(), Mistake> {
         match self.rest {
             None => Ok(()),
-            Some(rest) => {
-                Err(Mistake::ExtraField { letter: self.letter, found: excerpt(rest.as_bytes()) })
-            }
+            Some(rest) => Err(Mistake::ExtraField { letter: self.letter, found: excerpt(rest.as_bytes()) }),
         }
     }
 }

@@ -39,7 +39,8 @@ impl Header {
             return Ok(false);
         };
         let malformed = || Mistake::MalformedHeader { found: excerpt(line.as_bytes()) };
-        let (key, value) = rest.strip_prefix(' ').and_then(|rest| rest.split_once(':')).ok_or_else(malformed)?;
+        let (key, value) =
+            rest.strip_prefix(' ').and_then(|rest| rest.split_once(':')).ok_or_else(malformed)?;
         // A value may be empty; then an editor may have taken the space away.
         let value = if value.is_empty() { "" } else { value.strip_prefix(' ').ok_or_else(malformed)? };
         self.push(key, value)?;

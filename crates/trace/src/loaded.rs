@@ -278,7 +278,10 @@ impl Loader {
                     place(on);
                 }
                 Step::Synchronize { stream: Some(stream) } => place(stream),
-                Step::Free { .. } | Step::Synchronize { stream: None } | Step::ReleaseCached | Step::Mark { .. } => {}
+                Step::Free { .. }
+                | Step::Synchronize { stream: None }
+                | Step::ReleaseCached
+                | Step::Mark { .. } => {}
             }
         }
         LoadedTrace {

@@ -153,9 +153,7 @@ impl<R: BufRead> Iterator for TraceReader<R> {
 fn check_first_line(line: &str) -> Result<(), Mistake> {
     match line.split_once(' ') {
         Some((FORMAT_NAME, FORMAT_VERSION)) => Ok(()),
-        Some((FORMAT_NAME, version)) => {
-            Err(Mistake::UnknownVersion { found: excerpt(version.as_bytes()) })
-        }
+        Some((FORMAT_NAME, version)) => Err(Mistake::UnknownVersion { found: excerpt(version.as_bytes()) }),
         _ => Err(Mistake::NotATrace { found: excerpt(line.as_bytes()) }),
     }
 }

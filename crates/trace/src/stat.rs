@@ -218,8 +218,11 @@ impl Count {
             .into_iter()
             .filter_map(|(key, found)| {
                 let declared = trace.header().get(key)?;
-                (declared != found.to_string())
-                    .then(|| Disagreement { key, declared: declared.to_owned(), found })
+                (declared != found.to_string()).then(|| Disagreement {
+                    key,
+                    declared: declared.to_owned(),
+                    found,
+                })
             })
             .collect();
         TraceStat {

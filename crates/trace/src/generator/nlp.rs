@@ -27,7 +27,8 @@ const TOKEN_BUDGET: u64 = 33_000;
 const LENGTH_EXPONENTS: Range<u32> = 4..9;
 const MOST_SENTENCES: u64 = 128;
 /// Weight matrices and biases of a layer: attention in and out, the two of the feed-forward part.
-const LAYER_WEIGHTS: [u64; 4] = [3 * HIDDEN * HIDDEN, HIDDEN * HIDDEN, 4 * HIDDEN * HIDDEN, 4 * HIDDEN * HIDDEN];
+const LAYER_WEIGHTS: [u64; 4] =
+    [3 * HIDDEN * HIDDEN, HIDDEN * HIDDEN, 4 * HIDDEN * HIDDEN, 4 * HIDDEN * HIDDEN];
 const LAYER_BIASES: [u64; 4] = [3 * HIDDEN, HIDDEN, 4 * HIDDEN, HIDDEN];
 
 /// `steps` steps: forward, backward with gradients, AdamW.

@@ -4,6 +4,8 @@
 //! This is the lowest layer: it knows bytes, pages and the driver's rules, and nothing of blocks or placement. The
 //! layers above are drawn in `docs/architecture.md`.
 
+#[cfg(feature = "contract")]
+pub mod contract;
 pub mod driver;
 pub mod error;
 pub mod units;

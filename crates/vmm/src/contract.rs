@@ -1,0 +1,1 @@
+//! The generic tests that every driver must pass.

@@ -156,6 +156,13 @@ names! {
     }
 }
 
+impl AllocatorName {
+    /// Whether a [`PolicyName`] changes what it does.
+    pub const fn has_policy(self) -> bool {
+        matches!(self, Self::Concertina)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{AllocatorName, BUNDLED, PolicyName, TraceFile};

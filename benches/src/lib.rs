@@ -1,12 +1,35 @@
 //! The bench harness of Concertina: one run of one trace on one allocator over the emulated device, and what came out.
 //!
-//! Main types: `Case`, `Outcome`, [`TraceFile`], [`Capacity`]. Neighbours: `cargo xtask bench` prints the outcomes, the
-//! criterion benches time the same runs, tests assert on them. The method is in `benches/README.md`.
+//! Main types: [`Case`], [`Outcome`], [`DeviceSpec`], [`TraceFile`]. Neighbours: `cargo xtask bench` prints the outcomes,
+//! the criterion benches time the same runs, tests assert on them. The method is in `benches/README.md`.
+//!
+//! ```
+//! use concertina_bench::{AllocatorName, Case, DeviceSpec, PolicyName, TraceFile};
+//! use concertina_trace::LoadedTrace;
+//!
+//! let trace = LoadedTrace::open(TraceFile::find("s1")?.path())?;
+//! let device = DeviceSpec::default();
+//! let case = Case { trace: &trace, allocator: AllocatorName::Direct, policy: PolicyName::Lean, device: &device };
+//! let outcome = case.run()?.outcome;
+//! assert!(outcome.completed);
+//! // Three blocks of 100, 200 and 300 MiB, the middle one freed, then 250: all in whole granules.
+//! assert_eq!(outcome.mapped_peak_bytes, 650 << 20);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+pub mod case;
 pub mod catalogue;
+pub mod concertina_target;
+pub mod device;
+pub mod outcome;
 pub mod size;
+mod targets;
 
+pub use case::{Case, CaseError, Run};
 pub use catalogue::{AllocatorName, PolicyName, TraceFile, UnknownAllocator, UnknownPolicy, UnknownTrace};
+pub use concertina_target::ConcertinaTarget;
+pub use device::DeviceSpec;
+pub use outcome::{Failure, Fences, Outcome};
 pub use size::{Capacity, Granularity, SizeError};

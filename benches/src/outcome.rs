@@ -94,6 +94,16 @@ impl Outcome {
         self.driver_calls.iter().filter(|(name, _)| changes(name)).map(|(_, calls)| calls).sum()
     }
 
+    /// Takes over how `checked`, a second run of the same case, ended, if that was in a defect.
+    pub fn adopt_defect(&mut self, checked: Self) {
+        if checked.is_defect() {
+            self.completed = false;
+            self.failure = checked.failure;
+            self.failed_at_event = checked.failed_at_event;
+            self.error = checked.error;
+        }
+    }
+
     /// Whether it ended in a defect, not in a result.
     pub fn is_defect(&self) -> bool {
         matches!(self.failure, Some(Failure::Failed | Failure::Violation))

@@ -1,13 +1,21 @@
 //! `cargo xtask bench`: traces on allocators, side by side.
 //!
-//! Main types: [`BenchArgs`]. Neighbours: `concertina_bench` runs each case; `bench/table` prints the outcomes.
+//! Main types: [`BenchArgs`]. Neighbours: `concertina_bench` runs each case; `bench/report` prints the outcomes.
 
-use std::path::PathBuf;
+mod report;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use concertina_bench::{AllocatorName, Capacity, Granularity, PolicyName};
+use concertina_bench::{AllocatorName, Capacity, Case, DeviceSpec, Granularity, Outcome, PolicyName, TraceFile};
+use concertina_emulator::CostTable;
+use concertina_trace::LoadedTrace;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::XtaskError;
+pub(crate) use report::shortened;
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
@@ -100,6 +108,109 @@ impl PolicyChoice {
 /// # Errors
 /// Bad input, an allocator that failed, or a file that can't be written.
 pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
-    let _ = args;
-    Ok(())
+    let device = args.device.spec()?;
+    let traces = load(&args.traces)?;
+    for trace in &traces {
+        device.config(trace.live_peak().bytes)?;
+    }
+    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+
+    let cases = cases(&args, &traces, &device);
+    let progress = progress(&cases, args.check);
+    let mut outcomes = Vec::with_capacity(cases.len());
+    for case in &cases {
+        progress.set_message(format!("{} {}", case.trace.name(), case.allocator));
+        let mut outcome = case.run()?.outcome;
+        progress.inc(case.trace.steps().len() as u64);
+        if args.check {
+            outcome.adopt_defect(case.check()?.outcome);
+            progress.inc(case.trace.steps().len() as u64);
+        }
+        outcomes.push(outcome);
+    }
+    progress.finish_and_clear();
+
+    print!("{}", report::report(&outcomes, &args.device));
+    if let Some(json) = json {
+        json.write(&outcomes)?;
+    }
+    match outcomes.iter().filter(|outcome| outcome.is_defect()).count() {
+        0 => Ok(()),
+        cases => Err(XtaskError::Defects { cases }),
+    }
+}
+
+/// Reads all traces before the first one runs, so that a bad one is told at once.
+fn load(words: &[String]) -> Result<Vec<LoadedTrace>, XtaskError> {
+    let files = match words {
+        [] => TraceFile::bundled(),
+        words => words.iter().map(|word| TraceFile::find(word)).collect::<Result<_, _>>()?,
+    };
+    files.iter().map(|file| Ok(LoadedTrace::open(file.path())?)).collect()
+}
+
+fn cases<'a>(args: &BenchArgs, traces: &'a [LoadedTrace], device: &'a DeviceSpec) -> Vec<Case<'a>> {
+    let mut cases = Vec::new();
+    for trace in traces {
+        for &allocator in &args.allocators {
+            let policies = if allocator.has_policy() { args.policy.policies() } else { &[PolicyName::Balanced] };
+            cases.extend(policies.iter().map(|&policy| Case { trace, allocator, policy, device }));
+        }
+    }
+    cases
+}
+
+/// Counts events of all replays; hidden where there is no terminal. Drawn between cases only: no thread of its own
+/// takes time from the one that is measured.
+fn progress(cases: &[Case<'_>], check: bool) -> ProgressBar {
+    let events: u64 = cases.iter().map(|case| case.trace.steps().len() as u64).sum();
+    let bar = ProgressBar::new(if check { 2 * events } else { events });
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+impl DeviceArgs {
+    /// The device that is described.
+    ///
+    /// # Errors
+    /// A cost table that can't be read.
+    pub(crate) fn spec(&self) -> Result<DeviceSpec, XtaskError> {
+        let cost_table = match self.cost_table.as_str() {
+            "h100" => CostTable::h100(),
+            "a100" => CostTable::a100(),
+            file => CostTable::from_file(file)?,
+        };
+        let DeviceName::Emulated = self.device;
+        let (capacity, granularity, event_lag) = (self.capacity, self.granularity, self.event_lag);
+        Ok(DeviceSpec { capacity, granularity, event_lag, cost_table })
+    }
+}
+
+/// The file that `--json` names, opened before the runs so that they are not in vain.
+#[derive(Debug)]
+struct JsonFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> JsonFile<'a> {
+    /// Opens or makes the file, and its directories. What is in it stays until [`write`](Self::write).
+    fn open(path: &'a Path) -> Result<Self, XtaskError> {
+        let failed = |source| XtaskError::io("write", path, source);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        let file = File::options().create(true).write(true).truncate(false).open(path).map_err(failed)?;
+        Ok(Self { path, file })
+    }
+
+    fn write(mut self, outcomes: &[Outcome]) -> Result<(), XtaskError> {
+        let text = serde_json::to_string_pretty(outcomes).map_err(io::Error::from);
+        let written = text.and_then(|text| {
+            self.file.set_len(0)?;
+            writeln!(self.file, "{text}")
+        });
+        written.map_err(|source| XtaskError::io("write", self.path, source))
+    }
 }

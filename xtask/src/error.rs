@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use concertina_bench::UnknownTrace;
+use concertina_bench::{CaseError, UnknownTrace};
+use concertina_emulator::{ConfigError, CostFileError};
 use concertina_trace::{GeneratorError, ReadError, WriteError};
 
 /// A command's failure. What the user typed or handed in is exit code 2; everything else is 1.
@@ -38,6 +39,21 @@ pub(crate) enum XtaskError {
         path: PathBuf,
         /// Why not.
         source: WriteError,
+    },
+    /// A cost table that can't be read.
+    #[error(transparent)]
+    CostTable(#[from] CostFileError),
+    /// A device that can't be.
+    #[error("the device can't be made: {0}")]
+    Device(#[from] ConfigError),
+    /// A run that could not begin.
+    #[error(transparent)]
+    Case(#[from] CaseError),
+    /// Runs ended in a defect, which was printed.
+    #[error("{cases} runs ended in a defect of an allocator")]
+    Defects {
+        /// How many.
+        cases: usize,
     },
     /// A program that a command runs could not be started.
     #[error("can't start `{command}`: {source}")]
@@ -76,8 +92,11 @@ impl XtaskError {
             | Self::UnknownTrace(_)
             | Self::ReadTrace(_)
             | Self::Generator(_)
-            | Self::WriteTrace { .. } => ExitCode::from(2),
-            Self::Start { .. } | Self::Step { .. } | Self::Untidy { .. } => ExitCode::FAILURE,
+            | Self::WriteTrace { .. }
+            | Self::CostTable(_)
+            | Self::Device(_)
+            | Self::Case(CaseError::Device(_)) => ExitCode::from(2),
+            Self::Case(CaseError::SetUp { .. }) | Self::Defects { .. } | Self::Start { .. } | Self::Step { .. } | Self::Untidy { .. } => ExitCode::FAILURE,
         }
     }
 }

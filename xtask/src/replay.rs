@@ -2,11 +2,17 @@
 //!
 //! Main types: [`ReplayArgs`]. Neighbours: `concertina_bench` runs the case.
 
-use clap::Args;
-use concertina_bench::{AllocatorName, PolicyName};
+use std::ops::Range;
 
-use crate::bench::DeviceArgs;
+use clap::Args;
+use concertina_bench::{AllocatorName, Case, PolicyName, Run, TraceFile};
+use concertina_emulator::Counts;
+use concertina_trace::{LoadedTrace, MarkReport};
+use concertina_vmm::Call;
+
+use crate::bench::{DeviceArgs, shortened};
 use crate::error::XtaskError;
+use crate::figures::{Column, bytes, count, table};
 
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
@@ -40,6 +46,117 @@ pub(crate) struct ReplayArgs {
 /// # Errors
 /// Bad input, or an allocator that failed.
 pub(crate) fn run(args: ReplayArgs) -> Result<(), XtaskError> {
-    let _ = args;
-    Ok(())
+    let device = args.device.spec()?;
+    let trace = LoadedTrace::open(TraceFile::find(&args.trace)?.path())?;
+    let case = Case { trace: &trace, allocator: args.allocator, policy: args.policy, device: &device };
+    let run = case.run()?;
+    print_marks(&run, args.marks);
+    print_totals(&run);
+    if run.outcome.is_defect() { Err(XtaskError::Defects { cases: 1 }) } else { Ok(()) }
+}
+
+/// Widest label that is shown whole.
+const LABEL: usize = 20;
+
+/// A row a mark: what is live and mapped there, and the driver calls since the row before.
+fn print_marks(run: &Run, most: usize) {
+    let kinds: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.is_memory_call()).collect();
+    let kinds: Vec<Call> = kinds.into_iter().filter(|call| run.end.counts.of(*call) > 0).collect();
+    let columns = [
+        Column::left("mark"),
+        Column::right("at event"),
+        Column::right("live"),
+        Column::right("mapped"),
+        Column::right("calls"),
+    ];
+    let columns: Vec<Column> =
+        columns.into_iter().chain(kinds.iter().map(|call| Column::right(call.name()))).collect();
+    let mut rows = table(&columns);
+    let moments: Vec<&MarkReport> = run.marks.iter().chain([&run.end]).collect();
+    let left_out = left_out(moments.len(), most);
+    let mut before = Counts::default();
+    for (index, moment) in moments.iter().enumerate() {
+        if index == left_out.start && !left_out.is_empty() {
+            rows.add_row([format!("… {} left out …", count(left_out.len() as u64))]);
+        }
+        if !left_out.contains(&index) {
+            rows.add_row(row(moment, &before, &kinds));
+        }
+        before = moment.counts;
+    }
+    println!("{rows}");
+    println!("live: bytes as asked. calls: driver calls that change memory since the row above's mark, then by kind.");
+    if !left_out.is_empty() {
+        println!("--marks 0 shows every mark.");
+    }
+}
+
+/// Which of `rows` rows are not shown if at most `most` are (0: all): the ones in the middle. The last row stays.
+fn left_out(rows: usize, most: usize) -> Range<usize> {
+    if most == 0 || rows <= most {
+        return 0..0;
+    }
+    let last = most / 2;
+    most - last..rows - last.max(1)
+}
+
+fn row(moment: &MarkReport, before: &Counts, kinds: &[Call]) -> Vec<String> {
+    let since = |call: Call| moment.counts.of(call) - before.of(call);
+    let calls = moment.counts.memory_calls() - before.memory_calls();
+    let start = [
+        shortened(&moment.label, LABEL),
+        count(moment.event as u64),
+        bytes(moment.live_bytes),
+        bytes(moment.counts.mapped_bytes),
+        count(calls),
+    ];
+    start.into_iter().chain(kinds.iter().map(|call| count(since(*call)))).collect()
+}
+
+fn print_totals(run: &Run) {
+    let outcome = &run.outcome;
+    let policy = outcome.policy.as_ref().map(|policy| format!(", {policy}")).unwrap_or_default();
+    println!("\n{} on {}{policy}", outcome.trace, outcome.allocator);
+    println!("device             emulated, {}", bytes(outcome.capacity_bytes));
+    if let (Some(event), Some(error)) = (outcome.failed_at_event, &outcome.error) {
+        println!("stopped            at event {}: {error}", count(event));
+    }
+    println!("live peak          {} ({} bytes)", bytes(outcome.live_peak_bytes), count(outcome.live_peak_bytes));
+    println!("mapped peak        {}, {:.4} × live", bytes(outcome.mapped_peak_bytes), outcome.mapped_over_live);
+    println!("addresses in use   {}, {:.2} × live", bytes(outcome.address_peak_bytes), outcome.address_over_live);
+    println!("driver calls       {} that change memory", count(outcome.memory_calls()));
+    let kinds = outcome.driver_calls.iter().filter(|(_, calls)| **calls > 0);
+    for (kind, calls) in kinds {
+        println!("{:>18} {kind}", count(*calls));
+    }
+    println!("last of them       {}", last_call(run));
+    println!("fences             {} records, {} waits", count(outcome.fences.records), count(outcome.fences.waits));
+    println!("host waits         {}", count(outcome.host_waits));
+    println!("driver time        {:.1} ms, modelled from the cost table {}", outcome.modelled_driver_ns as f64 / 1e6, outcome.cost_table);
+    println!("host time          {:.0} ns an event on this machine", outcome.host_ns_per_event);
+}
+
+/// After which mark the last driver call that changes memory was made.
+fn last_call(run: &Run) -> String {
+    let all = run.end.counts.memory_calls();
+    match run.marks.iter().position(|mark| mark.counts.memory_calls() == all) {
+        _ if all == 0 => "none".to_owned(),
+        Some(0) => "before the first mark".to_owned(),
+        Some(index) => format!("between marks {} and {} of {}", count(index as u64), count(index as u64 + 1), count(run.marks.len() as u64)),
+        None => "after the last mark".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left_out;
+
+    #[test]
+    fn rows_are_left_out_in_the_middle() {
+        assert_eq!(left_out(10, 0), 0..0);
+        assert_eq!(left_out(10, 10), 0..0);
+        assert_eq!(left_out(10, 4), 2..8);
+        assert_eq!(left_out(10, 5), 3..8);
+        assert_eq!(left_out(10, 1), 1..9);
+    }
 }

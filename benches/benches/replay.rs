@@ -1,0 +1,37 @@
+//! What does an event of a whole trace cost the host, by allocator? (The emulated driver is in the figure.)
+//!
+//! Neighbours: `hit_path` times the fast path alone; `cargo xtask bench` prints the same figure beside the others.
+
+use std::time::Duration;
+
+use concertina_bench::{AllocatorName, Case, DeviceSpec, PolicyName, TraceFile};
+use concertina_trace::LoadedTrace;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+/// One trace of training on one stream, one of buffers that move between three.
+const TRACES: &[&str] = &["t1", "s7"];
+
+fn replay(criterion: &mut Criterion) {
+    for word in TRACES {
+        let file = TraceFile::find(word).expect("a bundled trace");
+        let trace = LoadedTrace::open(file.path()).expect("a bundled trace is readable");
+        let device = DeviceSpec::default();
+        let mut group = criterion.benchmark_group(format!("replay/{word}"));
+        group.throughput(Throughput::Elements(trace.steps().len() as u64));
+        group.sample_size(10).measurement_time(Duration::from_secs(5));
+        for &allocator in AllocatorName::ALL {
+            let case = Case { trace: &trace, allocator, policy: PolicyName::Balanced, device: &device };
+            group.bench_function(BenchmarkId::from_parameter(allocator), |bencher| {
+                // The harness times the events alone: not the making of the device, nor what is freed at the end.
+                bencher.iter_custom(|times| {
+                    let run = || case.run().expect("the device is large enough").outcome;
+                    (0..times).map(|_| run()).map(|o| Duration::from_nanos((o.host_ns_per_event * o.events as f64) as u64)).sum()
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, replay);
+criterion_main!(benches);

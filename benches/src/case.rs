@@ -1,0 +1,153 @@
+//! One run: a trace, an allocator, a device.
+//!
+//! Main types: [`Case`], [`Run`], [`CaseError`]. Neighbours: `targets` makes the allocator, `concertina_trace` replays,
+//! `outcome` names the figures.
+
+use concertina_emulator::{ConfigError, Emulator, EmulatorConfig};
+use concertina_trace::target::TargetError;
+use concertina_trace::{FailureCause, LoadedTrace, MarkReport, Replay, ReplayReport};
+use concertina_vmm::Call;
+
+use crate::catalogue::{AllocatorName, PolicyName};
+use crate::device::DeviceSpec;
+use crate::outcome::{Failure, Fences, Outcome};
+use crate::targets;
+
+/// Alignment in bytes that every block must have: what `cudaMalloc` promises and kernels count on.
+const ALIGNMENT_BYTES: u64 = 256;
+
+/// What to run. Each run makes a new device and a new allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The trace.
+    pub trace: &'a LoadedTrace,
+    /// The allocator.
+    pub allocator: AllocatorName,
+    /// Its policy; without effect on allocators that have none.
+    pub policy: PolicyName,
+    /// The device.
+    pub device: &'a DeviceSpec,
+}
+
+/// What came out of a run, and the way there.
+#[derive(Debug)]
+pub struct Run {
+    /// The figures.
+    pub outcome: Outcome,
+    /// How things stood at each mark.
+    pub marks: Vec<MarkReport>,
+    /// How things stood at the end, before what was live was freed.
+    pub end: MarkReport,
+}
+
+/// Why there was no run at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// No device can be as asked.
+    #[error("the device can't be made: {0}")]
+    Device(#[from] ConfigError),
+    /// The allocator could not be set up on the device.
+    #[error("{allocator} can't be set up: {error}")]
+    SetUp {
+        /// The allocator.
+        allocator: AllocatorName,
+        /// What it said.
+        #[source]
+        error: TargetError,
+    },
+}
+
+impl Case<'_> {
+    /// Replays the trace, timed, without the checker.
+    ///
+    /// # Errors
+    /// If device or allocator can't be made. A replay that stops early is an outcome.
+    pub fn run(&self) -> Result<Run, CaseError> {
+        self.replay(|trace, emulator| Replay::new(trace, emulator))
+    }
+
+    /// Replays the trace and looks at every block through the device's page tables; not timed.
+    ///
+    /// # Errors
+    /// As [`Case::run`].
+    pub fn check(&self) -> Result<Run, CaseError> {
+        self.replay(|trace, emulator| Replay::new(trace, emulator).checked(ALIGNMENT_BYTES))
+    }
+
+    fn replay(
+        &self,
+        prepare: impl for<'b> FnOnce(&'b LoadedTrace, &'b Emulator) -> Replay<'b>,
+    ) -> Result<Run, CaseError> {
+        let config = self.device.config(self.trace.live_peak().bytes)?;
+        let emulator = Emulator::new(config.clone())?;
+        let replay = prepare(self.trace, &emulator);
+        let report = targets::replay(self, &emulator, &replay)?;
+        let defect = defect_at_end(&report, &emulator);
+        let mut run = self.describe(&config, report);
+        if let (Some(error), None) = (defect, run.outcome.failure) {
+            run.outcome.completed = false;
+            run.outcome.failure = Some(Failure::Failed);
+            run.outcome.failed_at_event = Some(run.outcome.events);
+            run.outcome.error = Some(error);
+        }
+        Ok(run)
+    }
+
+    fn describe(&self, config: &EmulatorConfig, report: ReplayReport) -> Run {
+        let counts = report.counts;
+        let over_live = |bytes: u64| bytes as f64 / report.live_peak_bytes.max(1) as f64;
+        let events = report.events as u64;
+        let outcome = Outcome {
+            trace: self.trace.name().to_owned(),
+            allocator: self.allocator.name().to_owned(),
+            policy: self.allocator.has_policy().then(|| self.policy.name().to_owned()),
+            device: "emulated".to_owned(),
+            capacity_bytes: config.capacity_bytes,
+            granularity_bytes: config.granularity_bytes,
+            event_lag: self.device.event_lag,
+            cost_table: config.cost_table.name.clone(),
+            events,
+            live_peak_bytes: report.live_peak_bytes,
+            mapped_peak_bytes: counts.mapped_peak_bytes,
+            mapped_over_live: over_live(counts.mapped_peak_bytes),
+            address_peak_bytes: report.address_peak_bytes,
+            address_over_live: over_live(report.address_peak_bytes),
+            reserved_address_peak_bytes: counts.reserved_peak_bytes,
+            completed: report.completed(),
+            failure: report.failure.as_ref().map(|failure| kind_of(&failure.cause)),
+            failed_at_event: report.failure.as_ref().map(|failure| failure.event as u64),
+            error: report.failure.as_ref().map(|failure| failure.cause.to_string()),
+            driver_calls: counts.iter().map(|(call, calls)| (call.name().to_owned(), calls)).collect(),
+            driver_calls_by_mark: report.marks.iter().map(MarkReport::memory_calls).collect(),
+            marks: report.marks.iter().map(|mark| mark.label.to_string()).collect(),
+            fences: Fences { records: counts.of(Call::EventRecord), waits: counts.of(Call::StreamWait) },
+            modelled_driver_ns: counts.modelled_ns,
+            host_waits: counts.host_waits,
+            host_ns_per_event: report.host_ns.unwrap_or(0) as f64 / events.max(1) as f64,
+        };
+        let end =
+            MarkReport { label: "end".into(), event: report.events, live_bytes: report.live_bytes, counts };
+        Run { outcome, marks: report.marks, end }
+    }
+}
+
+fn kind_of(cause: &FailureCause) -> Failure {
+    match cause {
+        FailureCause::Violation(_) => Failure::Violation,
+        cause if cause.is_out_of_memory() => Failure::OutOfMemory,
+        FailureCause::Target(_) => Failure::Failed,
+    }
+}
+
+/// What is wrong although the trace ended well: blocks that could not be freed, rules of the driver that were broken,
+/// memory that was not given back when the allocator was dropped.
+fn defect_at_end(report: &ReplayReport, emulator: &Emulator) -> Option<String> {
+    if let Some(error) = &report.cleanup_failure {
+        return Some(format!("a block could not be freed at the end: {error}"));
+    }
+    if let Some(rule) = emulator.broken_rules().first() {
+        return Some(format!("a rule of the driver was broken: {rule}"));
+    }
+    let held = emulator.leaks();
+    (!held.is_empty()).then(|| format!("not given back at drop: {held}"))
+}

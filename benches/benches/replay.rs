@@ -25,7 +25,10 @@ fn replay(criterion: &mut Criterion) {
                 // The harness times the events alone: not the making of the device, nor what is freed at the end.
                 bencher.iter_custom(|times| {
                     let run = || case.run().expect("the device is large enough").outcome;
-                    (0..times).map(|_| run()).map(|o| Duration::from_nanos((o.host_ns_per_event * o.events as f64) as u64)).sum()
+                    (0..times)
+                        .map(|_| run())
+                        .map(|o| Duration::from_nanos((o.host_ns_per_event * o.events as f64) as u64))
+                        .sum()
                 });
             });
         }

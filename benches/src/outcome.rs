@@ -90,7 +90,8 @@ pub enum Failure {
 impl Outcome {
     /// Driver calls that change memory, all kinds together.
     pub fn memory_calls(&self) -> u64 {
-        let changes = |name: &str| concertina_vmm::Call::ALL.iter().any(|c| c.name() == name && c.is_memory_call());
+        let changes =
+            |name: &str| concertina_vmm::Call::ALL.iter().any(|c| c.name() == name && c.is_memory_call());
         self.driver_calls.iter().filter(|(name, _)| changes(name)).map(|(_, calls)| calls).sum()
     }
 

@@ -13,7 +13,11 @@ use crate::catalogue::AllocatorName;
 use crate::concertina_target::ConcertinaTarget;
 
 /// Makes the case's allocator on the device, replays, and drops the allocator.
-pub(crate) fn replay(case: &Case<'_>, emulator: &Emulator, replay: &Replay<'_>) -> Result<ReplayReport, CaseError> {
+pub(crate) fn replay(
+    case: &Case<'_>,
+    emulator: &Emulator,
+    replay: &Replay<'_>,
+) -> Result<ReplayReport, CaseError> {
     let allocator = case.allocator;
     match allocator {
         AllocatorName::Direct => Ok(on(Direct::new(emulator.clone()), emulator, replay)),

@@ -9,7 +9,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use concertina_bench::{AllocatorName, Capacity, Case, DeviceSpec, Granularity, Outcome, PolicyName, TraceFile};
+use concertina_bench::{
+    AllocatorName, Capacity, Case, DeviceSpec, Granularity, Outcome, PolicyName, TraceFile,
+};
 use concertina_emulator::CostTable;
 use concertina_trace::LoadedTrace;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -153,7 +155,8 @@ fn cases<'a>(args: &BenchArgs, traces: &'a [LoadedTrace], device: &'a DeviceSpec
     let mut cases = Vec::new();
     for trace in traces {
         for &allocator in &args.allocators {
-            let policies = if allocator.has_policy() { args.policy.policies() } else { &[PolicyName::Balanced] };
+            let policies =
+                if allocator.has_policy() { args.policy.policies() } else { &[PolicyName::Balanced] };
             cases.extend(policies.iter().map(|&policy| Case { trace, allocator, policy, device }));
         }
     }

@@ -96,7 +96,11 @@ impl XtaskError {
             | Self::CostTable(_)
             | Self::Device(_)
             | Self::Case(CaseError::Device(_)) => ExitCode::from(2),
-            Self::Case(CaseError::SetUp { .. }) | Self::Defects { .. } | Self::Start { .. } | Self::Step { .. } | Self::Untidy { .. } => ExitCode::FAILURE,
+            Self::Case(CaseError::SetUp { .. })
+            | Self::Defects { .. }
+            | Self::Start { .. }
+            | Self::Step { .. }
+            | Self::Untidy { .. } => ExitCode::FAILURE,
         }
     }
 }

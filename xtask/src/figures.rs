@@ -4,9 +4,6 @@
 
 use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
 
-/// Spaces between two columns: few, so that the widest table stays within 100 columns.
-const GAP: u16 = 1;
-
 /// The head of a column, and the side that its cells keep to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
@@ -26,18 +23,28 @@ impl Column {
     }
 }
 
-/// An empty table with these columns: one line, under the heads.
-pub(crate) fn table(columns: &[Column]) -> Table {
+/// An empty table with these columns, `gap` spaces between two: one line, under the heads.
+pub(crate) fn table(columns: &[Column], gap: u16) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table
-        .set_style(TableComponent::HeaderLines, '-')
-        .set_style(TableComponent::MiddleHeaderIntersections, '-');
+    table.load_preset(presets::NOTHING).set_style(TableComponent::HeaderLines, '-');
     table.set_header(columns.iter().map(|column| Cell::new(column.head).set_alignment(column.alignment)));
     for (column, described) in table.column_iter_mut().zip(columns) {
-        column.set_padding((0, GAP)).set_cell_alignment(described.alignment);
+        column.set_padding((0, gap)).set_cell_alignment(described.alignment);
     }
     table
+}
+
+/// The table as text, without spaces at the ends of its lines.
+pub(crate) fn text(table: &Table) -> String {
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Milliseconds of so many nanoseconds, with a decimal as long as it says something.
+pub(crate) fn milliseconds(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0..1_000_000_000 => format!("{:.1}", nanoseconds as f64 / 1e6),
+        _ => count((nanoseconds + 500_000) / 1_000_000),
+    }
 }
 
 /// A whole number in groups of three.
@@ -51,6 +58,14 @@ pub(crate) fn count(number: u64) -> String {
         grouped.push(digit);
     }
     grouped
+}
+
+/// The same in thousands from 100,000 on, where the last digits say nothing any more.
+pub(crate) fn rough_count(number: u64) -> String {
+    match number {
+        0..100_000 => count(number),
+        _ => format!("{}k", count((number + 500) / 1_000)),
+    }
 }
 
 /// Bytes in the unit of 1024 that leaves at most four digits before the point.
@@ -67,12 +82,20 @@ pub(crate) fn bytes(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, count};
+    use super::{bytes, count, milliseconds, rough_count};
 
     #[test]
     fn counts_are_in_groups_of_three() {
         let shown = [0, 7, 999, 1_000, 310_822, 1_234_567].map(count);
         assert_eq!(shown, ["0", "7", "999", "1,000", "310,822", "1,234,567"]);
+        let shown = [99_999, 100_000, 310_822, 1_009_806].map(rough_count);
+        assert_eq!(shown, ["99,999", "100k", "311k", "1,010k"]);
+    }
+
+    #[test]
+    fn milliseconds_lose_their_decimal_from_a_second_on() {
+        let shown = [0, 1_234_567, 999_900_000, 1_000_000_000, 95_479_899_999].map(milliseconds);
+        assert_eq!(shown, ["0.0", "1.2", "999.9", "1,000", "95,480"]);
     }
 
     #[test]

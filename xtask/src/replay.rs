@@ -12,7 +12,7 @@ use concertina_vmm::Call;
 
 use crate::bench::{DeviceArgs, shortened};
 use crate::error::XtaskError;
-use crate::figures::{Column, bytes, count, table};
+use crate::figures::{self, Column, bytes, count, milliseconds, table};
 
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<(), XtaskError> {
 }
 
 /// Widest label that is shown whole.
-const LABEL: usize = 20;
+const LABEL: usize = 24;
 
 /// A row a mark: what is live and mapped there, and the driver calls since the row before.
 fn print_marks(run: &Run, most: usize) {
@@ -71,7 +71,7 @@ fn print_marks(run: &Run, most: usize) {
     ];
     let columns: Vec<Column> =
         columns.into_iter().chain(kinds.iter().map(|call| Column::right(call.name()))).collect();
-    let mut rows = table(&columns);
+    let mut rows = table(&columns, 2);
     let moments: Vec<&MarkReport> = run.marks.iter().chain([&run.end]).collect();
     let left_out = left_out(moments.len(), most);
     let mut before = Counts::default();
@@ -84,8 +84,10 @@ fn print_marks(run: &Run, most: usize) {
         }
         before = moment.counts;
     }
-    println!("{rows}");
-    println!("live: bytes as asked. calls: driver calls that change memory since the row above's mark, then by kind.");
+    print!("{}", figures::text(&rows));
+    println!(
+        "live: bytes as asked. calls: driver calls that change memory since the row above's mark, then by kind."
+    );
     if !left_out.is_empty() {
         println!("--marks 0 shows every mark.");
     }
@@ -121,18 +123,38 @@ fn print_totals(run: &Run) {
     if let (Some(event), Some(error)) = (outcome.failed_at_event, &outcome.error) {
         println!("stopped            at event {}: {error}", count(event));
     }
-    println!("live peak          {} ({} bytes)", bytes(outcome.live_peak_bytes), count(outcome.live_peak_bytes));
-    println!("mapped peak        {}, {:.4} × live", bytes(outcome.mapped_peak_bytes), outcome.mapped_over_live);
-    println!("addresses in use   {}, {:.2} × live", bytes(outcome.address_peak_bytes), outcome.address_over_live);
+    println!(
+        "live peak          {} ({} bytes)",
+        bytes(outcome.live_peak_bytes),
+        count(outcome.live_peak_bytes)
+    );
+    println!(
+        "mapped peak        {}, {:.4} × live",
+        bytes(outcome.mapped_peak_bytes),
+        outcome.mapped_over_live
+    );
+    println!(
+        "addresses in use   {}, {:.2} × live",
+        bytes(outcome.address_peak_bytes),
+        outcome.address_over_live
+    );
     println!("driver calls       {} that change memory", count(outcome.memory_calls()));
     let kinds = outcome.driver_calls.iter().filter(|(_, calls)| **calls > 0);
     for (kind, calls) in kinds {
         println!("{:>18} {kind}", count(*calls));
     }
     println!("last of them       {}", last_call(run));
-    println!("fences             {} records, {} waits", count(outcome.fences.records), count(outcome.fences.waits));
+    println!(
+        "fences             {} records, {} waits",
+        count(outcome.fences.records),
+        count(outcome.fences.waits)
+    );
     println!("host waits         {}", count(outcome.host_waits));
-    println!("driver time        {:.1} ms, modelled from the cost table {}", outcome.modelled_driver_ns as f64 / 1e6, outcome.cost_table);
+    println!(
+        "driver time        {:.1} ms, modelled from the cost table {}",
+        milliseconds(outcome.modelled_driver_ns),
+        outcome.cost_table
+    );
     println!("host time          {:.0} ns an event on this machine", outcome.host_ns_per_event);
 }
 
@@ -142,7 +164,12 @@ fn last_call(run: &Run) -> String {
     match run.marks.iter().position(|mark| mark.counts.memory_calls() == all) {
         _ if all == 0 => "none".to_owned(),
         Some(0) => "before the first mark".to_owned(),
-        Some(index) => format!("between marks {} and {} of {}", count(index as u64), count(index as u64 + 1), count(run.marks.len() as u64)),
+        Some(index) => format!(
+            "between marks {} and {} of {}",
+            count(index as u64),
+            count(index as u64 + 1),
+            count(run.marks.len() as u64)
+        ),
         None => "after the last mark".to_owned(),
     }
 }

@@ -29,7 +29,10 @@ fn text(path: &Path) -> &str {
 #[test]
 fn values_of_options() {
     let cases: &[(&[&str], &[&str])] = &[
-        (&["bench", "--allocators", "direct,jemalloc"], &["--allocators", "`jemalloc`", "direct, concertina"]),
+        (
+            &["bench", "--allocators", "direct,jemalloc"],
+            &["--allocators", "`jemalloc`", "direct, concertina"],
+        ),
         (&["bench", "--capacity", "0"], &["--capacity", "`0`", "a size of 0"]),
         (&["bench", "--capacity", "80GB?"], &["--capacity", "`80GB?`", "`GB?`"]),
         (&["bench", "--capacity", "80G"], &["`G`", "80G", "GiB"]),
@@ -80,7 +83,9 @@ fn files_that_are_no_traces() {
     for (name, content, words) in wrong {
         let path = directory.path().join(name);
         std::fs::write(&path, content).expect("written");
-        for command in [&["bench", text(&path)][..], &["replay", text(&path)], &["trace", "stat", text(&path)]] {
+        for command in
+            [&["bench", text(&path)][..], &["replay", text(&path)], &["trace", "stat", text(&path)]]
+        {
             assert_refused(command, &[name, words[0], words[1]]);
         }
     }

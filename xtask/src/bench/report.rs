@@ -5,7 +5,7 @@
 use concertina_bench::Outcome;
 
 use super::DeviceArgs;
-use crate::figures::{Column, count, table};
+use crate::figures::{self, Column, count, milliseconds, rough_count, table};
 
 /// The columns, in order. Heads of modelled figures say so.
 const COLUMNS: &[Column] = &[
@@ -24,7 +24,7 @@ const COLUMNS: &[Column] = &[
 
 /// The table, what failed, and the legend.
 pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
-    let mut rows = table(COLUMNS);
+    let mut rows = table(COLUMNS, 1);
     let mut last = "";
     for outcome in outcomes {
         // The name stands once for all rows of a trace.
@@ -32,7 +32,7 @@ pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
         last = &outcome.trace;
         rows.add_row(row(name, outcome));
     }
-    let mut text = format!("{rows}\n");
+    let mut text = figures::text(&rows);
     for outcome in outcomes.iter().filter(|outcome| !outcome.completed) {
         text.push_str(&failure_line(outcome));
     }
@@ -49,10 +49,10 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9),
         format!("{:.4}", outcome.mapped_over_live),
         format!("{:.2}", outcome.address_over_live),
-        count(outcome.memory_calls()),
-        format!("{:.1}", outcome.modelled_driver_ns as f64 / 1e6),
-        count(outcome.fences.records + outcome.fences.waits),
-        count(outcome.host_waits),
+        rough_count(outcome.memory_calls()),
+        milliseconds(outcome.modelled_driver_ns),
+        rough_count(outcome.fences.records + outcome.fences.waits),
+        rough_count(outcome.host_waits),
         format!("{:.0}", outcome.host_ns_per_event),
     ]
 }
@@ -78,8 +78,8 @@ fn legend(device: &DeviceArgs) -> String {
         "
 live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes taken. addr.: addresses in use.
 driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
-times that the host waited for the device. Bytes and counts are exact; driver ms are MODELLED from the
-cost table {}, not measured on a GPU; ns/event is this host's time, the emulated driver included.
+times that the host waited for the device. k: thousands (--json has all digits). Driver ms are MODELLED
+from the cost table {}, not measured on a GPU; ns/event is this host's time, emulated driver included.
 Device: emulated, {}, granularity {}, event lag {}. More: docs/bench.md, benches/README.md.
 ",
         device.cost_table, device.capacity, device.granularity, device.event_lag
@@ -124,7 +124,11 @@ mod tests {
             failure: None,
             failed_at_event: None,
             error: None,
-            driver_calls: BTreeMap::from([("malloc".into(), 399_999), ("free".into(), 300_000), ("event_query".into(), 5)]),
+            driver_calls: BTreeMap::from([
+                ("malloc".into(), 700_000),
+                ("free".into(), 300_000),
+                ("event_query".into(), 5),
+            ]),
             driver_calls_by_mark: Vec::new(),
             marks: Vec::new(),
             fences: Fences { records: 100_000, waits: 99_999 },
@@ -148,7 +152,10 @@ mod tests {
         for line in text.lines() {
             assert!(line.trim_end().chars().count() <= 100, "{} columns: {line}", line.chars().count());
         }
-        assert!(text.contains("MODELLED") && text.contains("modelled") && text.contains("1.02 × live"), "{text}");
+        assert!(
+            text.contains("MODELLED") && text.contains("modelled") && text.contains("1.02 × live"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -156,7 +163,7 @@ mod tests {
         let rows = [wide("t1", "direct", None), wide("t1", "concertina", Some("lean"))];
         let text = report(&rows, &device());
         assert_eq!(text.matches("t1").count(), 1, "{text}");
-        assert!(text.contains("699,999"), "{text}");
+        assert!(text.contains("1,000k"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use concertina_bench::TraceFile;
 use concertina_trace::{Letter, LoadedTrace, TraceStat};
 
 use crate::error::XtaskError;
-use crate::figures::{Column, bytes, count, table};
+use crate::figures::{self, Column, bytes, count, table};
 
 /// Arguments of `trace stat`.
 #[derive(Debug, Args)]
@@ -75,12 +75,12 @@ fn print_memory(stat: &TraceStat) {
 
 fn print_sizes(stat: &TraceStat) {
     let mut sizes =
-        table(&[Column::left("from"), Column::right("allocations"), Column::right("bytes in all")]);
+        table(&[Column::left("from"), Column::right("allocations"), Column::right("bytes in all")], 2);
     for class in &stat.sizes {
         let all = u64::try_from(class.bytes).unwrap_or(u64::MAX);
         sizes.add_row([bytes(class.from_bytes), count(class.allocations), bytes(all)]);
     }
-    println!("{sizes}");
+    print!("{}", figures::text(&sizes));
 }
 
 fn print_streams(stat: &TraceStat) {
@@ -90,7 +90,7 @@ fn print_streams(stat: &TraceStat) {
         Column::right("bytes in all"),
         Column::right("uses"),
     ];
-    let mut streams = table(&columns);
+    let mut streams = table(&columns, 2);
     for stream in &stat.streams {
         let all = u64::try_from(stream.bytes).unwrap_or(u64::MAX);
         streams.add_row([
@@ -100,5 +100,5 @@ fn print_streams(stat: &TraceStat) {
             count(stream.uses),
         ]);
     }
-    println!("{streams}");
+    print!("{}", figures::text(&streams));
 }

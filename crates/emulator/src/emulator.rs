@@ -1,0 +1,222 @@
+//! The emulator as users and tests hold it: what a program tells it, and what it tells about itself.
+//!
+//! Main types: [`Emulator`], [`EmulatedHandle`], [`EmulatedEvent`], [`EmulatedStream`]. Neighbours: `driver` has the
+//! driver calls, `device` their rules and effects.
+
+use core::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use concertina_vmm::{Address, Capabilities, CaptureStatus};
+
+use crate::backing::{Backing, Piece};
+use crate::config::{ConfigError, EmulatorConfig};
+use crate::counts::{Counts, Held};
+use crate::device::Device;
+use crate::fault::Fault;
+use crate::rule::BrokenRule;
+use crate::slab::Key;
+
+/// One emulated device. A clone is the same device; calls may come from any thread.
+#[derive(Clone)]
+pub struct Emulator {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    /// Tells this emulator's handles, events and streams from those of others.
+    pub(crate) instance: u64,
+    pub(crate) capabilities: Capabilities,
+    device: Mutex<Device>,
+}
+
+impl Shared {
+    /// No code panics with the lock held and a change half done, so a poisoned lock is as good as another.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Device> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A handle of physical memory. Forgetting it without a release leaks the memory, as on a device.
+#[derive(Debug)]
+pub struct EmulatedHandle {
+    pub(crate) instance: u64,
+    pub(crate) key: Key,
+}
+
+/// An event; dropping it destroys it.
+pub struct EmulatedEvent {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) slot: u32,
+}
+
+impl Drop for EmulatedEvent {
+    fn drop(&mut self) {
+        self.shared.lock().timeline.destroy_event(self.slot);
+    }
+}
+
+impl fmt::Debug for EmulatedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EmulatedEvent").field(&self.slot).finish()
+    }
+}
+
+/// A stream; a clone is the same stream. It lives as long as its emulator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EmulatedStream {
+    pub(crate) instance: u64,
+    pub(crate) index: u32,
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulator").field("held", &self.leaks()).finish_non_exhaustive()
+    }
+}
+
+impl Emulator {
+    /// A device on which nothing is taken.
+    ///
+    /// # Errors
+    /// If no device can have these values.
+    pub fn new(config: EmulatorConfig) -> Result<Self, ConfigError> {
+        static INSTANCES: AtomicU64 = AtomicU64::new(0);
+        config.check()?;
+        let capabilities = Capabilities {
+            virtual_memory: true,
+            unmap_spans_mappings: config.unmap_spans_mappings,
+            max_mappings: config.max_mappings,
+        };
+        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        let device = Mutex::new(Device::new(config));
+        Ok(Self { shared: Arc::new(Shared { instance, capabilities, device }) })
+    }
+
+    /// A new stream.
+    pub fn stream(&self) -> EmulatedStream {
+        let index = self.shared.lock().timeline.add_stream();
+        EmulatedStream { instance: self.shared.instance, index }
+    }
+
+    /// Sets what the driver says of a stream's capture. An event recorded while it is not `None` is a captured one.
+    ///
+    /// # Panics
+    /// If the stream is another emulator's.
+    pub fn set_capture_status(&self, stream: &EmulatedStream, status: CaptureStatus) {
+        let stream = self.own(stream);
+        self.shared.lock().timeline.set_capture(stream, status);
+    }
+
+    /// The program queued `operations` further pieces of work.
+    pub fn advance(&self, operations: u64) {
+        self.shared.lock().timeline.advance(operations);
+    }
+
+    /// All events recorded on the stream complete, and all that they wait for: the device has run that far.
+    ///
+    /// # Panics
+    /// If the stream is another emulator's.
+    pub fn complete_stream(&self, stream: &EmulatedStream) {
+        let stream = self.own(stream);
+        self.shared.lock().timeline.complete_stream(stream);
+    }
+
+    /// The event completes, with all recorded before it on its stream and all that these wait for. Nothing to do if it
+    /// was not recorded.
+    ///
+    /// # Panics
+    /// If the event is another emulator's.
+    pub fn complete_event(&self, event: &EmulatedEvent) {
+        assert!(Arc::ptr_eq(&self.shared, &event.shared), "an event of another emulator");
+        let mut device = self.shared.lock();
+        if let Some(record) = device.timeline.record_of(event.slot) {
+            device.timeline.complete(record);
+        }
+    }
+
+    /// All events recorded so far complete.
+    pub fn complete_all(&self) {
+        self.shared.lock().timeline.complete_all();
+    }
+
+    /// The program makes the host wait for the stream. Not one of the allocator's host waits.
+    ///
+    /// # Panics
+    /// If the stream is another emulator's.
+    pub fn synchronize_stream(&self, stream: &EmulatedStream) {
+        self.complete_stream(stream);
+    }
+
+    /// The program makes the host wait for the whole device. Not one of the allocator's host waits.
+    pub fn synchronize_device(&self) {
+        self.complete_all();
+    }
+
+    fn own(&self, stream: &EmulatedStream) -> u32 {
+        assert_eq!(self.shared.instance, stream.instance, "a stream of another emulator");
+        stream.index
+    }
+
+    /// Calls are to fail, beside those that were to fail already.
+    pub fn fail(&self, fault: Fault) {
+        self.shared.lock().faults.add(fault);
+    }
+
+    /// No call is to fail any more. A lost device stays lost.
+    pub fn clear_faults(&self) {
+        self.shared.lock().faults.clear();
+    }
+
+    /// Every call that broke a rule, in order. Right users of the driver break none.
+    pub fn broken_rules(&self) -> Vec<BrokenRule> {
+        self.shared.lock().broken.clone()
+    }
+
+    /// What was counted since the emulator was made.
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().counts()
+    }
+
+    /// What is taken and not given back, from the counters: at the end, the leaks.
+    pub fn leaks(&self) -> Held {
+        self.shared.lock().held()
+    }
+
+    /// Whether everything was given back.
+    pub fn is_empty(&self) -> bool {
+        self.leaks().is_empty()
+    }
+
+    /// The same as [`Emulator::leaks`], counted one by one from the page tables, frames and mallocs. Slow: for tests.
+    pub fn recount(&self) -> Held {
+        self.shared.lock().recount()
+    }
+
+    /// The physical memory behind an address: of a mapping (accessible or not yet) or a live malloc.
+    pub fn resolve(&self, address: Address) -> Option<Backing> {
+        self.shared.lock().behind(address.get()).0
+    }
+
+    /// What is behind a range, in order and without holes: a piece a mapping, a malloc or a gap. `bytes` of 0 gives
+    /// none.
+    pub fn resolve_range(&self, address: Address, bytes: u64) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        self.resolve_range_into(address, bytes, &mut pieces);
+        pieces
+    }
+
+    /// The same into a vector that the caller keeps, whose content goes.
+    pub fn resolve_range_into(&self, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {
+        pieces.clear();
+        let mut device = self.shared.lock();
+        let mut at = address.get();
+        let end = at.saturating_add(bytes);
+        while at < end {
+            let (backing, holds) = device.behind(at);
+            let bytes = holds.min(end - at);
+            pieces.push(Piece { address: Address::new(at), bytes, backing });
+            at += bytes;
+        }
+    }
+}

@@ -1,3 +1,34 @@
-//! Allocation traces of GPU programs.
+//! Allocation traces of GPU programs: the format, its reader and writer, made traces, figures of a trace, and a replay that
+//! drives an allocator on the emulated device and checks what it hands out.
+//!
+//! Main types: [`TraceReader`], [`TraceWriter`], [`LoadedTrace`], [`Generator`], [`Replay`]. Neighbours: `concertina-baselines` and the
+//! benches implement [`target::ReplayTarget`]; `xtask` is the command line. The format is in `docs/trace-format.md`.
 
+mod checker;
+mod event;
+mod generator;
+mod header;
+mod intervals;
+mod lines;
+mod live;
+mod loaded;
+mod mistake;
+mod reader;
+mod replay;
+mod report;
+mod stat;
 pub mod target;
+mod writer;
+
+pub use checker::{BlockPlace, Violation, ViolationKind};
+pub use event::{Event, Letter};
+pub use generator::{Generator, GeneratorError, GeneratorOptions};
+pub use header::Header;
+pub use lines::{Encoding, MAX_LINE_BYTES};
+pub use loaded::{LoadedTrace, Mark, Peak, Step};
+pub use mistake::{Field, Mistake, ReadError, ReadErrorKind};
+pub use reader::{Trace, TraceReader};
+pub use replay::{PROGRESS_EVENTS, Progress, Replay};
+pub use report::{FailureCause, MarkReport, ReplayFailure, ReplayReport};
+pub use stat::{Disagreement, EventCounts, Lifetimes, LiveAt, MarkStat, SizeClass, StreamStat, TraceStat};
+pub use writer::{TraceWriter, WriteError};

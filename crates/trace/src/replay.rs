@@ -1,0 +1,204 @@
+//! Runs a trace on an allocator over the emulated device.
+//!
+//! Main types: [`Replay`], [`Progress`]. Neighbours: `loaded` has the trace, `target` the allocator, `checker` looks at every
+//! block if asked to, `report` takes the figures.
+
+use std::time::Instant;
+
+use concertina_emulator::Emulator;
+
+use crate::checker::Checker;
+use crate::loaded::{LoadedTrace, Step};
+use crate::report::{FailureCause, MarkReport, ReplayFailure, ReplayReport};
+use crate::target::{ReplayTarget, TargetError};
+
+/// Events between two calls of [`Progress::advanced`].
+pub const PROGRESS_EVENTS: usize = 4096;
+
+/// Why a slot holds a block.
+const LIVE: &str = "a loaded trace names only live blocks";
+
+/// Told how far a replay has come: for a progress bar.
+pub trait Progress {
+    /// So many further events were replayed; at most [`PROGRESS_EVENTS`].
+    fn advanced(&mut self, events: usize);
+}
+
+/// Nobody looks.
+impl Progress for () {
+    fn advanced(&mut self, _events: usize) {}
+}
+
+/// A replay to be run: a trace, and the emulated device that the allocator was made on.
+///
+/// Each event but a mark stands for one further operation that the program queued, which is what events of the emulator
+/// count ([`EventCompletion::AfterOperations`](concertina_emulator::EventCompletion)).
+#[derive(Debug)]
+pub struct Replay<'a> {
+    trace: &'a LoadedTrace,
+    emulator: &'a Emulator,
+    alignment_bytes: Option<u64>,
+}
+
+impl<'a> Replay<'a> {
+    /// A replay without the checker. The emulator should be new but for the allocator: the report has all of its counts.
+    pub const fn new(trace: &'a LoadedTrace, emulator: &'a Emulator) -> Self {
+        Self { trace, emulator, alignment_bytes: None }
+    }
+
+    /// The same with the checker on: every block is looked up in the emulator's page tables, and must begin at a multiple
+    /// of `alignment_bytes`.
+    #[must_use]
+    pub const fn checked(mut self, alignment_bytes: u64) -> Self {
+        self.alignment_bytes = Some(alignment_bytes);
+        self
+    }
+
+    /// Runs the trace to its end or to the first event that fails, takes the figures, and then frees what is live.
+    pub fn run<T: ReplayTarget>(&self, target: &mut T) -> ReplayReport {
+        self.run_with_progress(target, &mut ())
+    }
+
+    /// The same, telling how far it has come.
+    pub fn run_with_progress<T: ReplayTarget>(
+        &self,
+        target: &mut T,
+        progress: &mut impl Progress,
+    ) -> ReplayReport {
+        let mut run = Run {
+            trace: self.trace,
+            emulator: self.emulator,
+            target,
+            blocks: Vec::new(),
+            sizes: vec![0; self.trace.slot_count() as usize],
+            live_bytes: 0,
+            live_peak_bytes: 0,
+            marks: Vec::with_capacity(self.trace.marks().len()),
+            checker: self.alignment_bytes.map(|alignment_bytes| {
+                Checker::new(self.emulator, self.trace.slot_count() as usize, alignment_bytes)
+            }),
+        };
+        run.blocks.resize_with(self.trace.slot_count() as usize, || None);
+
+        let start = Instant::now();
+        let (events, failure) = run.all(progress);
+        let elapsed = start.elapsed();
+
+        let mut report = ReplayReport {
+            events,
+            live_peak_bytes: run.live_peak_bytes,
+            live_bytes: run.live_bytes,
+            address_peak_bytes: run.target.address_peak_bytes(),
+            counts: self.emulator.counts(),
+            marks: std::mem::take(&mut run.marks),
+            failure: failure.map(|cause| self.failure(events, cause)),
+            cleanup_failure: None,
+            host_ns: run.checker.is_none().then(|| u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
+        };
+        report.cleanup_failure = run.free_all();
+        report
+    }
+
+    fn failure(&self, event: usize, cause: FailureCause) -> ReplayFailure {
+        ReplayFailure { event, line: self.trace.line_of(event), cause }
+    }
+}
+
+/// A replay on its way.
+struct Run<'a, T: ReplayTarget> {
+    trace: &'a LoadedTrace,
+    emulator: &'a Emulator,
+    target: &'a mut T,
+    /// By slot.
+    blocks: Vec<Option<T::Block>>,
+    /// By slot; of live blocks.
+    sizes: Vec<u64>,
+    live_bytes: u64,
+    live_peak_bytes: u64,
+    marks: Vec<MarkReport>,
+    checker: Option<Checker<'a>>,
+}
+
+impl<T: ReplayTarget> Run<'_, T> {
+    /// Number of events that went well, and what ended the run before its end.
+    fn all(&mut self, progress: &mut impl Progress) -> (usize, Option<FailureCause>) {
+        let mut event = 0;
+        for steps in self.trace.steps().chunks(PROGRESS_EVENTS) {
+            for step in steps {
+                if let Err(cause) = self.step(event, *step) {
+                    return (event, Some(cause));
+                }
+                event += 1;
+            }
+            progress.advanced(steps.len());
+        }
+        // What is still live must still be what it was.
+        let kept = self.checker.as_mut().map_or(Ok(()), |checker| checker.check_live(self.trace));
+        (event, kept.err().map(FailureCause::from))
+    }
+
+    fn step(&mut self, event: usize, step: Step) -> Result<(), FailureCause> {
+        if let Step::Mark { number } = step {
+            self.mark(event, number);
+            return Ok(());
+        }
+        self.emulator.advance(1);
+        match step {
+            Step::Allocate { slot, stream, bytes } => self.allocate(event, slot, stream, bytes)?,
+            Step::Free { slot } => {
+                if let Some(checker) = &mut self.checker {
+                    checker.check_free(self.trace, event, slot)?;
+                }
+                let block = self.blocks[slot as usize].take().expect(LIVE);
+                self.target.free(block)?;
+                self.live_bytes -= self.sizes[slot as usize];
+            }
+            Step::RecordStream { slot, stream } => {
+                let block = self.blocks[slot as usize].as_mut().expect(LIVE);
+                self.target.record_stream(block, stream)?;
+            }
+            Step::StreamWait { stream, on } => self.target.stream_wait(stream, on)?,
+            Step::Synchronize { stream } => self.target.synchronize(stream)?,
+            Step::ReleaseCached => self.target.release_cached()?,
+            Step::Mark { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, event: usize, slot: u32, stream: u32, bytes: u64) -> Result<(), FailureCause> {
+        let block = self.target.allocate(bytes, stream)?;
+        let address = self.target.address(&block);
+        self.blocks[slot as usize] = Some(block);
+        self.sizes[slot as usize] = bytes;
+        self.live_bytes += bytes;
+        self.live_peak_bytes = self.live_peak_bytes.max(self.live_bytes);
+        if let Some(checker) = &mut self.checker {
+            checker.check_allocate(self.trace, event, slot, address)?;
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, event: usize, number: u32) {
+        let label = self.trace.marks()[number as usize].label.clone();
+        let counts = self.emulator.counts();
+        self.marks.push(MarkReport { label, event, live_bytes: self.live_bytes, counts });
+    }
+
+    /// Frees every block that is live; the first failure.
+    fn free_all(&mut self) -> Option<TargetError> {
+        let mut first = None;
+        for slot in &mut self.blocks {
+            if let Some(block) = slot.take()
+                && let Err(error) = self.target.free(block)
+            {
+                first.get_or_insert(error);
+            }
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod toy;

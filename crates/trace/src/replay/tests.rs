@@ -1,0 +1,107 @@
+//! Every kind of event reaches the allocator, and the figures are those worked out by hand.
+
+use concertina_vmm::Call;
+
+use super::toy::{Defect, PAGE, Toy, load, small_device};
+use super::{PROGRESS_EVENTS, Progress, Replay};
+use crate::report::FailureCause;
+use crate::target::TargetError;
+
+#[test]
+fn every_event_reaches_the_allocator_in_order() {
+    let trace = load("i start\na 7 100 0\na 8 70000 9\nu 7 9\nw 9 0\ny 9\ny *\nf 7\ne\ni end\n");
+    let emulator = small_device();
+    let mut toy = Toy::new(&emulator, Defect::None);
+    let report = Replay::new(&trace, &emulator).checked(512).run(&mut toy);
+    let heard =
+        ["a 100 0", "a 70000 1", "u page 0 1", "w 1 0", "y Some(1)", "y None", "f page 0", "e", "f page 1"];
+    assert_eq!(toy.heard, heard, "streams 0 and 9 are 0 and 1; the last free is the replay's own");
+    assert!(report.completed() && report.cleanup_failure.is_none());
+    assert_eq!(report.events, 10);
+}
+
+#[test]
+fn figures_are_taken_before_the_rest_is_freed() {
+    // Pages: 1, then 2, then the 1 goes, then 3.
+    let trace = load("i zero\na 1 100 0\ni one\na 2 65537 0\nf 1\ni two\na 1 196608 0\nu 1 3\n");
+    let emulator = small_device();
+    let mut toy = Toy::new(&emulator, Defect::None);
+    let report = Replay::new(&trace, &emulator).run(&mut toy);
+    assert!(report.completed());
+    assert_eq!(report.events, 8);
+    assert_eq!(report.live_peak_bytes, 65_537 + 196_608);
+    assert_eq!(report.live_bytes, 65_537 + 196_608);
+    assert_eq!(report.mapped_peak_bytes(), 5 * PAGE);
+    assert_eq!(report.counts.mapped_bytes, 5 * PAGE);
+    assert_eq!(report.address_peak_bytes, 6 * PAGE);
+    assert_eq!(report.reserved_address_peak_bytes(), 1024 * PAGE);
+    assert_eq!(report.counts.of(Call::Map), 6);
+    assert_eq!(report.counts.of(Call::Unmap), 1, "those of the replay's own frees are not counted");
+    assert_eq!((report.event_records(), report.device_waits(), report.host_waits()), (1, 0, 0));
+    assert!(report.host_ns.is_some());
+    // Running totals. A page costs create, map and access; its free an unmap and a release; the toy itself a reserve.
+    let marks: Vec<_> = report
+        .marks
+        .iter()
+        .map(|mark| (&*mark.label, mark.event, mark.live_bytes, mark.memory_calls()))
+        .collect();
+    assert_eq!(marks, [("zero", 0, 0, 1), ("one", 2, 100, 4), ("two", 5, 65_537, 12)]);
+    assert_eq!(report.marks[2].mapped_bytes(), 2 * PAGE);
+    // Everything went back, but for the toy's reservation.
+    let left = emulator.leaks();
+    assert_eq!((left.frames, left.mappings, left.reservations), (0, 0, 1));
+    assert!(emulator.broken_rules().is_empty());
+}
+
+#[test]
+fn out_of_memory_ends_the_replay_at_its_event() {
+    // 64 pages; the second request needs one too many.
+    let trace = load(&format!("a 1 {} 0\ni mark\na 2 {} 0\nf 1\n", 60 * PAGE, 5 * PAGE));
+    let emulator = small_device();
+    let report = Replay::new(&trace, &emulator).run(&mut Toy::new(&emulator, Defect::None));
+    let failure = report.failure.expect("5 pages do not fit");
+    assert!(failure.cause.is_out_of_memory());
+    assert_eq!((failure.event, failure.line), (2, 4));
+    assert_eq!(report.events, 2);
+    assert_eq!(report.live_peak_bytes, 60 * PAGE);
+    let text = failure.to_string();
+    assert!(text.starts_with("event 2 (line 4): out of memory: create failed: out of memory"), "{text}");
+}
+
+#[test]
+fn a_failing_allocator_is_not_out_of_memory() {
+    let trace = load("a 1 1 0\na 2 1 0\nf 1\nf 2\n");
+    let emulator = small_device();
+    let report = Replay::new(&trace, &emulator).run(&mut Toy::new(&emulator, Defect::Refuses));
+    let failure = report.failure.expect("it refuses");
+    assert_eq!(failure.event, 1);
+    assert!(matches!(failure.cause, FailureCause::Target(TargetError::Failed(_))));
+    assert!(!failure.cause.is_out_of_memory());
+
+    let emulator = small_device();
+    let report = Replay::new(&trace, &emulator).run(&mut Toy::new(&emulator, Defect::KeepsBlock));
+    assert_eq!(report.failure.expect("it keeps the block").event, 3);
+
+    let trace = load("a 1 1 0\na 2 1 0\n");
+    let emulator = small_device();
+    let report = Replay::new(&trace, &emulator).run(&mut Toy::new(&emulator, Defect::KeepsBlock));
+    assert!(report.completed() && report.cleanup_failure.is_some());
+}
+
+#[test]
+fn progress_adds_up() {
+    struct Sum(Vec<usize>);
+    impl Progress for Sum {
+        fn advanced(&mut self, events: usize) {
+            self.0.push(events);
+        }
+    }
+    let trace = load(&"a 1 1 0\nf 1\n".repeat(500));
+    let long = load(&"e\n".repeat(PROGRESS_EVENTS + 3));
+    for (trace, expected) in [(trace, vec![1_000]), (long, vec![PROGRESS_EVENTS, 3])] {
+        let emulator = small_device();
+        let mut sum = Sum(Vec::new());
+        Replay::new(&trace, &emulator).run_with_progress(&mut Toy::new(&emulator, Defect::None), &mut sum);
+        assert_eq!(sum.0, expected);
+    }
+}

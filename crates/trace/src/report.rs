@@ -1,0 +1,140 @@
+//! What came out of a replay.
+//!
+//! Main types: [`ReplayReport`], [`ReplayFailure`], [`FailureCause`], [`MarkReport`]. Neighbours: `replay` makes it; the
+//! benches and `xtask` print it.
+
+use std::fmt;
+
+use concertina_emulator::Counts;
+use concertina_vmm::Call;
+
+use crate::checker::Violation;
+use crate::target::TargetError;
+
+/// Figures of one replay. Counts are those of the emulator since it was made, so the calls with which the allocator set
+/// itself up are among them, and those that give everything back after the last event are not.
+#[derive(Debug)]
+pub struct ReplayReport {
+    /// Events that were replayed, the failed one not among them.
+    pub events: usize,
+    /// Most live bytes at once, as asked.
+    pub live_peak_bytes: u64,
+    /// Bytes that were live when the replay ended, as asked.
+    pub live_bytes: u64,
+    /// Most bytes of addresses in use for placement at once, as the allocator counts them.
+    pub address_peak_bytes: u64,
+    /// What the emulator counted: driver calls by kind, mapped and reserved bytes and their peaks, waits, modelled time.
+    pub counts: Counts,
+    /// One a mark, in order, as far as the replay came.
+    pub marks: Vec<MarkReport>,
+    /// Why the trace did not run to its end; none if it did.
+    pub failure: Option<ReplayFailure>,
+    /// What went wrong when the blocks that were live at the end were freed, after all figures were taken.
+    pub cleanup_failure: Option<TargetError>,
+    /// Time of the host from the first event to the last, in nanoseconds: of allocator and emulator. Only without the
+    /// checker, which takes longer than both.
+    pub host_ns: Option<u64>,
+}
+
+impl ReplayReport {
+    /// Whether the trace ran to its end.
+    pub const fn completed(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    /// Most physical memory at once that was not given back to the driver, in bytes.
+    pub const fn mapped_peak_bytes(&self) -> u64 {
+        self.counts.mapped_peak_bytes
+    }
+
+    /// Most addresses reserved at once, in bytes.
+    pub const fn reserved_address_peak_bytes(&self) -> u64 {
+        self.counts.reserved_peak_bytes
+    }
+
+    /// Events that the allocator recorded.
+    pub fn event_records(&self) -> u64 {
+        self.counts.of(Call::EventRecord)
+    }
+
+    /// Waits of a stream for an event that the allocator asked for, on the device.
+    pub fn device_waits(&self) -> u64 {
+        self.counts.of(Call::StreamWait)
+    }
+
+    /// Times that the allocator made the host wait. The program's own waits (`y`) are not among them.
+    pub const fn host_waits(&self) -> u64 {
+        self.counts.host_waits
+    }
+
+    /// Modelled time of all driver calls, in nanoseconds.
+    pub const fn modelled_driver_ns(&self) -> u64 {
+        self.counts.modelled_ns
+    }
+}
+
+/// How things stood at a mark.
+#[derive(Clone, Debug)]
+pub struct MarkReport {
+    /// The mark's text.
+    pub label: Box<str>,
+    /// Which event it is, counted from 0.
+    pub event: usize,
+    /// Live bytes, as asked.
+    pub live_bytes: u64,
+    /// What the emulator had counted: running totals, and the mapped bytes of the moment.
+    pub counts: Counts,
+}
+
+impl MarkReport {
+    /// Running total of the driver calls that change memory.
+    pub fn memory_calls(&self) -> u64 {
+        self.counts.memory_calls()
+    }
+
+    /// Physical memory not given back to the driver, in bytes.
+    pub const fn mapped_bytes(&self) -> u64 {
+        self.counts.mapped_bytes
+    }
+}
+
+/// Where and why a replay ended before the trace did.
+#[derive(Debug)]
+pub struct ReplayFailure {
+    /// The event, counted from 0.
+    pub event: usize,
+    /// Its line in the trace's file, counted from 1.
+    pub line: u64,
+    /// What went wrong.
+    pub cause: FailureCause,
+}
+
+impl fmt::Display for ReplayFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event {} (line {}): {}", self.event, self.line, self.cause)
+    }
+}
+
+impl std::error::Error for ReplayFailure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// What ended a replay.
+#[derive(Debug, thiserror::Error)]
+pub enum FailureCause {
+    /// The allocator said no. Out of memory is a result; anything else is a defect of the allocator.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The checker found a block that can't be right: a defect of the allocator.
+    #[error(transparent)]
+    Violation(#[from] Box<Violation>),
+}
+
+impl FailureCause {
+    /// Whether memory was short, and nothing else wrong.
+    pub const fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Target(TargetError::OutOfMemory(_)))
+    }
+}

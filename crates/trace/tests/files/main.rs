@@ -1,0 +1,5 @@
+//! Traces as files: what is bundled, and what is written and read again.
+
+mod bundled;
+mod round_trip;
+mod valid;

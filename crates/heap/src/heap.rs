@@ -31,7 +31,7 @@ pub struct HeapKey {
 }
 
 /// A block as it is handed out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granted {
     /// Its number in the heap.
     pub block: u32,

@@ -173,6 +173,11 @@ impl<D: Driver> Heaps<D> {
         Arc::clone(cell)
     }
 
+    /// The heap with this key, if there is one.
+    pub fn find(&self, key: HeapKey) -> Option<Arc<HeapCell<D>>> {
+        self.registry.read().heaps.get(&key).map(Arc::clone)
+    }
+
     /// All heaps, in the order of their keys.
     pub fn cells(&self) -> Vec<Arc<HeapCell<D>>> {
         self.registry.read().heaps.values().map(Arc::clone).collect()

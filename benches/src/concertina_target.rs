@@ -2,54 +2,127 @@
 //!
 //! Main types: [`ConcertinaTarget`]. Neighbours: `targets` makes it; `concertina_trace` replays on it.
 
-use concertina_emulator::Emulator;
+use concertina::{Address, Allocation, Allocator, Config, Error, Layout, Policy, Stream};
+use concertina_emulator::{EmulatedStream, Emulator};
 use concertina_trace::target::{ReplayTarget, TargetError};
-use concertina_vmm::Address;
 
 use crate::catalogue::PolicyName;
 
-/// An allocator, and the streams of the trace.
+/// An allocator as a program holds it: through its face, with handles that free themselves.
 #[derive(Debug)]
-pub struct ConcertinaTarget(());
+pub struct ConcertinaTarget {
+    emulator: Emulator,
+    allocator: Allocator<Emulator>,
+    /// By the trace's number.
+    streams: Vec<TraceStream>,
+}
 
-#[derive(Debug, thiserror::Error)]
-#[error("concertina is not here yet")]
-struct NotHere;
+/// A stream of the trace, as the device and as the allocator know it.
+#[derive(Debug)]
+struct TraceStream {
+    device: EmulatedStream,
+    registered: Stream<Emulator>,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Lean => Self::Lean,
+            PolicyName::Balanced => Self::Balanced,
+        }
+    }
+}
 
 impl ConcertinaTarget {
-    /// An allocator of this policy on the device.
+    /// An allocator of this policy on the device, otherwise with the default settings.
     ///
     /// # Errors
     /// What the allocator says.
-    pub fn new(_: &Emulator, _: PolicyName) -> Result<Self, TargetError> {
-        Err(TargetError::Failed(NotHere.into()))
+    pub fn new(emulator: &Emulator, policy: PolicyName) -> Result<Self, TargetError> {
+        let config = Config::builder().name("bench").policy(policy.into()).build();
+        let allocator = Allocator::new(emulator.clone(), config).map_err(refused)?;
+        Ok(Self { emulator: emulator.clone(), allocator, streams: Vec::new() })
+    }
+
+    /// The allocator behind it.
+    pub fn allocator(&self) -> &Allocator<Emulator> {
+        &self.allocator
+    }
+
+    /// Registers streams up to this number, if the trace has not met them before.
+    fn meet(&mut self, stream: u32) {
+        while self.streams.len() <= stream as usize {
+            let device = self.emulator.stream();
+            let registered = self.allocator.register_stream(device.clone());
+            self.streams.push(TraceStream { device, registered });
+        }
+    }
+
+    fn stream(&mut self, stream: u32) -> &TraceStream {
+        self.meet(stream);
+        &self.streams[stream as usize]
+    }
+}
+
+fn refused(error: Error) -> TargetError {
+    if error.is_out_of_memory() {
+        TargetError::OutOfMemory(error.into())
+    } else {
+        TargetError::Failed(error.into())
     }
 }
 
 impl ReplayTarget for ConcertinaTarget {
-    type Block = ();
-    fn allocate(&mut self, _: u64, _: u32) -> Result<(), TargetError> {
+    type Block = Allocation<Emulator>;
+
+    fn allocate(&mut self, bytes: u64, stream: u32) -> Result<Self::Block, TargetError> {
+        self.meet(stream);
+        let stream = &self.streams[stream as usize].registered;
+        self.allocator.allocate(Layout::new(bytes), stream).map_err(refused)
+    }
+
+    fn address(&self, block: &Self::Block) -> Address {
+        block.address()
+    }
+
+    fn free(&mut self, block: Self::Block) -> Result<(), TargetError> {
+        drop(block);
         Ok(())
     }
-    fn address(&self, (): &()) -> Address {
-        Address::default()
+
+    fn record_stream(&mut self, block: &mut Self::Block, stream: u32) -> Result<(), TargetError> {
+        block.record_stream(&self.stream(stream).registered).map_err(refused)
     }
-    fn free(&mut self, (): ()) -> Result<(), TargetError> {
+
+    fn stream_wait(&mut self, stream: u32, on: u32) -> Result<(), TargetError> {
+        self.meet(stream.max(on));
+        let on = &self.streams[on as usize].registered;
+        self.streams[stream as usize].registered.note_wait(on);
         Ok(())
     }
-    fn record_stream(&mut self, (): &mut (), _: u32) -> Result<(), TargetError> {
+
+    fn synchronize(&mut self, stream: Option<u32>) -> Result<(), TargetError> {
+        match stream {
+            Some(stream) => {
+                self.meet(stream);
+                let stream = &self.streams[stream as usize];
+                self.emulator.synchronize_stream(&stream.device);
+                stream.registered.note_synchronized();
+            }
+            None => {
+                self.emulator.synchronize_device();
+                self.allocator.note_device_synchronized();
+            }
+        }
         Ok(())
     }
-    fn stream_wait(&mut self, _: u32, _: u32) -> Result<(), TargetError> {
-        Ok(())
-    }
-    fn synchronize(&mut self, _: Option<u32>) -> Result<(), TargetError> {
-        Ok(())
-    }
+
     fn release_cached(&mut self) -> Result<(), TargetError> {
+        self.allocator.trim();
         Ok(())
     }
+
     fn address_peak_bytes(&self) -> u64 {
-        0
+        self.allocator.stats().address_peak_bytes
     }
 }

@@ -76,7 +76,7 @@ fn failure_line(outcome: &Outcome) -> String {
 fn legend(device: &DeviceArgs) -> String {
     format!(
         "
-live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes taken. addr.: addresses in use.
+live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
 driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
 times that the host waited for the device. k: thousands (--json has all digits). Driver ms are MODELLED
 from the cost table {}, not measured on a GPU; ns/event is this host's time, emulated driver included.

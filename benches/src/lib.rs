@@ -33,3 +33,8 @@ pub use concertina_target::ConcertinaTarget;
 pub use device::DeviceSpec;
 pub use outcome::{Failure, Fences, Outcome};
 pub use size::{Capacity, Granularity, SizeError};
+
+/// The code in the README is a test, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

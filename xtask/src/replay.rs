@@ -151,7 +151,7 @@ fn print_totals(run: &Run) {
     );
     println!("host waits         {}", count(outcome.host_waits));
     println!(
-        "driver time        {:.1} ms, modelled from the cost table {}",
+        "driver time        {} ms, modelled from the cost table {}",
         milliseconds(outcome.modelled_driver_ns),
         outcome.cost_table
     );

@@ -3,6 +3,7 @@
 //! Main types: [`TestArgs`]. Neighbours: `process` prints and runs the steps; the random schedules come from
 //! `crates/vmm/src/sync.rs`.
 
+use std::fs;
 use std::path::Path;
 
 use clap::Args;
@@ -31,8 +32,35 @@ pub(crate) fn run(root: &Path, args: TestArgs) -> Result<(), XtaskError> {
         Step::cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--examples"]),
         Step::cargo(&["test", "--workspace", "--doc"]),
     ];
+    steps.extend(schedules(root)?);
     if !args.rest.is_empty() {
         steps = steps.into_iter().map(|step| step.with(&["--"]).with(&args.rest)).collect();
     }
     steps.iter().try_for_each(|step| step.run(root))
+}
+
+/// The tests under random schedules, `tests/schedules.rs` of each crate that has some: built apart with `--cfg shuttle`,
+/// which puts every lock of the library under the scheduler.
+fn schedules(root: &Path) -> Result<Vec<Step>, XtaskError> {
+    let crates = root.join("crates");
+    let failed = |source| XtaskError::io("read", &crates, source);
+    let mut steps = Vec::new();
+    for entry in fs::read_dir(&crates).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.path().join("tests/schedules.rs").is_file() {
+            let manifest = format!("crates/{}/Cargo.toml", entry.file_name().to_string_lossy());
+            let arguments = [
+                "test",
+                "--manifest-path",
+                &manifest,
+                "--test",
+                "schedules",
+                "--target-dir",
+                "target/shuttle",
+            ];
+            steps.push(Step::cargo(&arguments).environment("RUSTFLAGS", "--cfg shuttle"));
+        }
+    }
+    steps.sort_by_key(Step::command_line);
+    Ok(steps)
 }

@@ -1,0 +1,139 @@
+//! What the bundled traces must show: bounds on memory and addresses, no driver call in the steady state, the worked
+//! examples on devices of their size. Neighbours: `cargo xtask bench` prints the same figures.
+//!
+//! The bounds are those that the project promises, not the figures of the day. Counts only: no test of time.
+
+use concertina_bench::{AllocatorName, Capacity, Case, DeviceSpec, Outcome, PolicyName, Run, TraceFile};
+use concertina_trace::LoadedTrace;
+
+/// Events that complete at once, and late.
+const LAGS: [u64; 2] = [0, 1_000];
+
+fn load(file: &TraceFile) -> LoadedTrace {
+    LoadedTrace::open(file.path()).expect("a bundled trace is readable")
+}
+
+fn device(event_lag: u64) -> DeviceSpec {
+    DeviceSpec { event_lag, ..DeviceSpec::default() }
+}
+
+fn run(trace: &LoadedTrace, policy: PolicyName, device: &DeviceSpec) -> Run {
+    let case = Case { trace, allocator: AllocatorName::Concertina, policy, device };
+    case.run().expect("the device can be made")
+}
+
+/// Runs all bundled traces and hands each outcome to `bound`, which names what is wrong with it.
+fn assert_all(policy: PolicyName, event_lag: u64, bound: impl Fn(&Outcome) -> Option<String>) {
+    let device = device(event_lag);
+    let mut wrong = Vec::new();
+    for file in TraceFile::bundled() {
+        let outcome = run(&load(&file), policy, &device).outcome;
+        let found = match &outcome.error {
+            Some(error) => Some(error.clone()),
+            None => bound(&outcome),
+        };
+        wrong.extend(found.map(|found| format!("{} ({policy}, lag {event_lag}): {found}", outcome.trace)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn mapped_at_most(ratio: f64) -> impl Fn(&Outcome) -> Option<String> {
+    move |outcome| {
+        // Exact in whole bytes: the quotient in `outcome` is rounded.
+        let most = (outcome.live_peak_bytes as f64 * ratio) as u64;
+        let addresses = outcome.address_peak_bytes > 8 * outcome.live_peak_bytes;
+        let mapped = outcome.mapped_peak_bytes > most;
+        (mapped || addresses).then(|| {
+            let (mapped, addresses) = (outcome.mapped_over_live, outcome.address_over_live);
+            format!(
+                "mapped {mapped:.4} × live (at most {ratio}), addresses {addresses:.2} × live (at most 8)"
+            )
+        })
+    }
+}
+
+#[test]
+fn lean_maps_little_more_than_lives() {
+    assert_all(PolicyName::Lean, 0, mapped_at_most(1.012));
+}
+
+#[test]
+fn lean_maps_little_more_than_lives_when_events_complete_late() {
+    assert_all(PolicyName::Lean, 1_000, mapped_at_most(1.014));
+}
+
+#[test]
+fn balanced_stays_within_its_slack() {
+    for lag in LAGS {
+        assert_all(PolicyName::Balanced, lag, mapped_at_most(1.055));
+    }
+}
+
+#[test]
+fn every_block_is_mapped_and_shares_no_byte() {
+    for file in TraceFile::bundled() {
+        let trace = load(&file);
+        for (policy, lag) in [(PolicyName::Lean, 1_000), (PolicyName::Balanced, 0)] {
+            let device = device(lag);
+            let case = Case { trace: &trace, allocator: AllocatorName::Concertina, policy, device: &device };
+            let outcome = case.check().expect("the device can be made").outcome;
+            assert_eq!(outcome.error, None, "{} ({policy}, lag {lag})", trace.name());
+        }
+    }
+}
+
+#[test]
+fn training_that_repeats_makes_no_driver_call_from_the_sixth_mark_on() {
+    let trace = load(&TraceFile::find("t1").expect("bundled"));
+    assert!(trace.marks().len() > 20, "the trace goes on long after its sixth mark");
+    for policy in PolicyName::ALL {
+        for lag in LAGS {
+            let run = run(&trace, *policy, &device(lag));
+            assert_eq!(run.outcome.error, None);
+            let at_the_sixth = run.outcome.driver_calls_by_mark[5];
+            let later = run.end.counts.memory_calls() - at_the_sixth;
+            assert_eq!(later, 0, "{policy}, lag {lag}: by mark {:?}", run.outcome.driver_calls_by_mark);
+        }
+    }
+}
+
+#[test]
+fn the_worked_examples_complete_on_a_device_of_their_size() {
+    for word in ["s1", "s2", "s3"] {
+        let trace = load(&TraceFile::find(word).expect("bundled"));
+        let capacity = Capacity::Bytes(trace.capacity_bytes().expect("the header has the device's size"));
+        for policy in PolicyName::ALL {
+            for event_lag in LAGS {
+                let device = DeviceSpec { capacity, event_lag, ..DeviceSpec::default() };
+                let outcome = run(&trace, *policy, &device).outcome;
+                assert_eq!(outcome.error, None, "{word} ({policy}, lag {event_lag})");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_run_gives_the_same_counts() {
+    let trace = load(&TraceFile::find("s7").expect("bundled"));
+    let device = device(1_000);
+    let [first, second] = [(), ()].map(|()| {
+        let mut outcome = run(&trace, PolicyName::Balanced, &device).outcome;
+        // The one figure that is timed.
+        outcome.host_ns_per_event = 0.0;
+        outcome
+    });
+    assert_eq!(first, second);
+}
+
+#[test]
+fn direct_waits_at_every_free_and_maps_whole_granules() {
+    let trace = load(&TraceFile::find("s1").expect("bundled"));
+    let device = device(0);
+    let case =
+        Case { trace: &trace, allocator: AllocatorName::Direct, policy: PolicyName::Lean, device: &device };
+    let outcome = case.run().expect("the device can be made").outcome;
+    // 100 + 200 + 300 MiB, the middle freed, 250: all multiples of 2 MiB.
+    assert_eq!(outcome.mapped_peak_bytes, 650 << 20);
+    assert_eq!((outcome.driver_calls["malloc"], outcome.driver_calls["free"], outcome.host_waits), (4, 1, 1));
+    assert_eq!(outcome.policy, None);
+}

@@ -68,7 +68,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 /// One line of what failed; an error of several lines is cut to its first.
 fn failure_line(outcome: &Outcome) -> String {
     let policy = outcome.policy.as_ref().map(|policy| format!(" ({policy})")).unwrap_or_default();
-    let event = outcome.failed_at_event.map(|event| count(event)).unwrap_or_default();
+    let event = outcome.failed_at_event.map(count).unwrap_or_default();
     let error = outcome.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default();
     format!("* {}, {}{policy}, stopped at event {event}: {error}\n", outcome.trace, outcome.allocator)
 }
@@ -78,9 +78,11 @@ fn legend(device: &DeviceArgs) -> String {
         "
 live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
 driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
-times that the host waited for the device. k: thousands (--json has all digits). Driver ms are MODELLED
-from the cost table {}, not measured on a GPU; ns/event is this host's time, emulated driver included.
-Device: emulated, {}, granularity {}, event lag {}. More: docs/bench.md, benches/README.md.
+times that the host waited for the device. k: thousands (all digits with --json). Driver ms are
+MODELLED from the cost table {}, not measured on a GPU. ns/event is this host's time, the emulated
+driver included.
+Device: emulated, {}, granularity {}, event lag {}.
+More: docs/bench.md, benches/README.md.
 ",
         device.cost_table, device.capacity, device.granularity, device.event_lag
     )

@@ -76,6 +76,20 @@ fn a_wait_for_another_stream_delays_what_comes_after_it() {
 }
 
 #[test]
+fn a_program_that_waits_for_a_stream_waits_for_what_that_waits_for() {
+    let emulator = device(EventCompletion::AfterOperations(10));
+    let (left, right) = (emulator.stream(), emulator.stream());
+    let early = record(&emulator, &right);
+    emulator.advance(5);
+    let slow = record(&emulator, &left);
+    emulator.synchronize_stream(&right);
+    assert!(is_done(&emulator, &early) && !is_done(&emulator, &slow));
+    emulator.stream_wait(&right, &slow).unwrap();
+    emulator.synchronize_stream(&right);
+    assert!(is_done(&emulator, &slow));
+}
+
+#[test]
 fn a_wait_of_the_host_moves_time_and_is_counted_once() {
     let emulator = device(EventCompletion::AfterOperations(1_000));
     let (left, right) = (emulator.stream(), emulator.stream());

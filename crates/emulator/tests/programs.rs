@@ -16,20 +16,56 @@ use proptest::test_runner::TestCaseError;
 
 const CAPACITY_PAGES: u64 = 24;
 const SPACE_PAGES: u64 = 48;
-const MAX_MAPPINGS: u64 = 12;
+const MAX_MAPPINGS: u64 = 4;
 
 /// One call. Places and sizes are in half pages, so that some are not granular; `which` picks among what there is.
 #[derive(Clone, Debug)]
 enum Step {
-    Reserve { halves: u64, alignment: u64 },
-    Unreserve { which: usize, extra: u64 },
-    Create { halves: u64 },
-    Release { which: usize },
-    Map { which: usize, at: u64, handle: usize, odd_size: Option<u64> },
-    Unmap { which: usize, at: u64, halves: u64 },
-    SetAccess { which: usize, at: u64, halves: u64 },
-    Malloc { pages: u64 },
-    Free { which: usize },
+    Reserve {
+        halves: u64,
+        alignment: u64,
+    },
+    Unreserve {
+        which: usize,
+        extra: u64,
+    },
+    Create {
+        halves: u64,
+    },
+    Release {
+        which: usize,
+    },
+    Map {
+        which: usize,
+        at: u64,
+        handle: usize,
+        odd_size: Option<u64>,
+    },
+    Unmap {
+        which: usize,
+        at: u64,
+        halves: u64,
+    },
+    SetAccess {
+        which: usize,
+        at: u64,
+        halves: u64,
+    },
+    /// Of one mapping that there is.
+    UnmapOne {
+        which: usize,
+    },
+    /// From one mapping that there is to the end of a later one in the same run, if there is one.
+    AccessRun {
+        which: usize,
+        mappings: usize,
+    },
+    Malloc {
+        pages: u64,
+    },
+    Free {
+        which: usize,
+    },
 }
 
 /// Mostly whole pages.
@@ -51,6 +87,8 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (which(), halves(0..12), halves(0..8)).prop_map(|(which, at, halves)| Step::Unmap { which, at, halves }),
         5 => (which(), halves(0..12), halves(0..8))
             .prop_map(|(which, at, halves)| Step::SetAccess { which, at, halves }),
+        5 => which().prop_map(|which| Step::UnmapOne { which }),
+        3 => (which(), 1_usize..4).prop_map(|(which, mappings)| Step::AccessRun { which, mappings }),
         1 => (1_u64..6).prop_map(|pages| Step::Malloc { pages }),
         1 => which().prop_map(|which| Step::Free { which }),
     ]
@@ -102,7 +140,7 @@ impl Model {
 
     /// The addresses of the pages of a granular range inside one reservation.
     fn range(&self, address: u64, bytes: u64) -> Option<Vec<u64>> {
-        let whole = bytes != 0 && bytes % self.page == 0 && address % self.page == 0;
+        let whole = bytes != 0 && bytes.is_multiple_of(self.page) && address.is_multiple_of(self.page);
         let inside =
             |(&start, &pages): (&u64, &u64)| start <= address && address + bytes <= start + pages * self.page;
         (whole && self.reservations.iter().any(inside))
@@ -119,7 +157,7 @@ impl Model {
     }
 
     fn may_create(&self, bytes: u64) -> Verdict {
-        if bytes == 0 || bytes % self.page != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(self.page) {
             return INVALID;
         }
         if self.used_pages() + bytes / self.page > CAPACITY_PAGES { FULL } else { Ok(()) }
@@ -127,12 +165,13 @@ impl Model {
 
     /// The lowest fitting address, tried page by page.
     fn reserve_at(&self, base: u64, bytes: u64, alignment: u64) -> Result<u64, DriverErrorKind> {
-        if bytes == 0 || bytes % self.page != 0 || !(alignment == 0 || alignment.is_power_of_two()) {
+        if bytes == 0 || !bytes.is_multiple_of(self.page) || !(alignment == 0 || alignment.is_power_of_two())
+        {
             return Err(DriverErrorKind::Invalid);
         }
         let end = base + SPACE_PAGES * self.page;
         let free = |&start: &u64| {
-            start % alignment.max(1) == 0
+            start.is_multiple_of(alignment.max(1))
                 && start + bytes <= end
                 && self
                     .reservations
@@ -146,6 +185,23 @@ impl Model {
         let count = self.reservations.len();
         let (&start, &pages) = self.reservations.iter().nth(which.checked_rem(count)?)?;
         Some((start, pages))
+    }
+
+    /// Address and bytes of a run of up to so many adjacent mappings in one reservation.
+    fn pick_mappings(&self, which: usize, mappings: usize) -> Option<(u64, u64)> {
+        let mut starts: Vec<u64> =
+            self.pages.iter().filter(|(_, state)| state.offset == 0).map(|(&address, _)| address).collect();
+        starts.sort_unstable();
+        let first = starts[which.checked_rem(starts.len())?];
+        let mut end = first;
+        for _ in 0..mappings {
+            let next = self.pages.get(&end).map(|state| end + self.frames[state.frame].pages * self.page);
+            match next.filter(|&next| self.range(first, next - first).is_some()) {
+                Some(next) => end = next,
+                None => break,
+            }
+        }
+        Some((first, end - first))
     }
 
     fn pick_handle(&self, which: usize) -> Option<usize> {
@@ -235,28 +291,19 @@ impl Run {
             }
             Step::Unmap { which, at, halves } => {
                 let Some((start, _)) = model.pick_reservation(which) else { return Ok(()) };
-                let (address, bytes) = (start + at * half, halves * half);
-                let target = model.range(address, bytes).filter(|addresses| model.is_whole(addresses));
-                let expected = if target.is_some() { Ok(()) } else { INVALID };
-                same(&emulator.unmap(Address::new(address), bytes), expected)?;
-                for address in target.into_iter().flatten() {
-                    model.pages.remove(&address);
-                }
+                self.unmap(start + at * half, halves * half)?;
+            }
+            Step::UnmapOne { which } => {
+                let Some((address, bytes)) = model.pick_mappings(which, 1) else { return Ok(()) };
+                self.unmap(address, bytes)?;
             }
             Step::SetAccess { which, at, halves } => {
                 let Some((start, _)) = model.pick_reservation(which) else { return Ok(()) };
-                let (address, bytes) = (start + at * half, halves * half);
-                let target = model.range(address, bytes).filter(|addresses| model.is_whole(addresses));
-                let over = model.mapping_count() > MAX_MAPPINGS;
-                let expected = match target {
-                    None => INVALID,
-                    Some(_) if over => FULL,
-                    Some(_) => Ok(()),
-                };
-                same(&emulator.set_access(Address::new(address), bytes, &[Accessor::Device(0)]), expected)?;
-                for address in target.into_iter().flatten().filter(|_| !over) {
-                    model.pages.get_mut(&address).unwrap().accessible = true;
-                }
+                self.set_access(start + at * half, halves * half)?;
+            }
+            Step::AccessRun { which, mappings } => {
+                let Some((address, bytes)) = model.pick_mappings(which, mappings) else { return Ok(()) };
+                self.set_access(address, bytes)?;
             }
             Step::Malloc { pages } => {
                 let bytes = pages * page;
@@ -274,6 +321,33 @@ impl Run {
             }
         }
         self.compare()
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), TestCaseError> {
+        let model = &mut self.model;
+        let target = model.range(address, bytes).filter(|addresses| model.is_whole(addresses));
+        let expected = if target.is_some() { Ok(()) } else { INVALID };
+        same(&self.emulator.unmap(Address::new(address), bytes), expected)?;
+        for address in target.into_iter().flatten() {
+            model.pages.remove(&address);
+        }
+        Ok(())
+    }
+
+    fn set_access(&mut self, address: u64, bytes: u64) -> Result<(), TestCaseError> {
+        let model = &mut self.model;
+        let target = model.range(address, bytes).filter(|addresses| model.is_whole(addresses));
+        let over = model.mapping_count() > MAX_MAPPINGS;
+        let expected = match target {
+            None => INVALID,
+            Some(_) if over => FULL,
+            Some(_) => Ok(()),
+        };
+        same(&self.emulator.set_access(Address::new(address), bytes, &[Accessor::Device(0)]), expected)?;
+        for address in target.into_iter().flatten().filter(|_| !over) {
+            model.pages.get_mut(&address).unwrap().accessible = true;
+        }
+        Ok(())
     }
 
     /// The emulator must hold what the model holds, page by page.

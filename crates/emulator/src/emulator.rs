@@ -220,3 +220,6 @@ impl Emulator {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

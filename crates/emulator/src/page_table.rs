@@ -81,3 +81,6 @@ impl PageTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

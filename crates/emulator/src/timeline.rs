@@ -3,7 +3,8 @@
 //! Main types: [`Timeline`]. Neighbours: `device` calls it; `config::EventCompletion` says how work completes.
 //!
 //! Two clocks, by the configuration. Counted in operations, each record is due a fixed number of operations later, and
-//! never before what its stream waits for: a due time says it all. By hand, each stream has a number up to which its
+//! never before what its stream waits for: a due time says it all. (Nothing waits longer by that than by its own lag,
+//! since what it waits for was recorded before; but whoever waits for a stream waits for that, too.) By hand, each stream has a number up to which its
 //! records are done, and a list of the waits in it, so that completing a record completes what it waited for.
 
 use std::collections::VecDeque;

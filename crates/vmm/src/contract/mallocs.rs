@@ -22,7 +22,7 @@ pub fn mallocs_are_aligned_and_apart<D: BaselineDriver>(setup: &ContractSetup<D>
             );
         }
         live.push((address, bytes));
-        if live.len() % 5 == 0 {
+        if live.len().is_multiple_of(5) {
             let (address, _) = live.swap_remove(live.len() / 2);
             done(driver.free(address));
         }

@@ -1,0 +1,137 @@
+//! `cargo xtask bench` and `replay` from the outside: the table, and the JSON that others read.
+//! Neighbours: `bad_input` tests what is refused; the figures themselves are tested in `benches/tests`.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+
+fn xtask(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask")).args(arguments).output().expect("xtask starts");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs `bench` with these arguments and reads what it writes.
+fn json(arguments: &[&str]) -> Vec<Value> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("new/out.json");
+    let path = path.to_str().expect("UTF-8");
+    xtask(&[&["bench", "--json", path], arguments].concat());
+    let text = std::fs::read_to_string(path).expect("the file is written");
+    serde_json::from_str(&text).expect("a list of objects")
+}
+
+fn keys(object: &Value) -> BTreeSet<&str> {
+    object.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// Keys that other programs read: none may go or change its name.
+const PROMISED: &[&str] = &[
+    "trace",
+    "allocator",
+    "policy",
+    "device",
+    "capacity_bytes",
+    "events",
+    "live_peak_bytes",
+    "mapped_peak_bytes",
+    "mapped_over_live",
+    "address_peak_bytes",
+    "completed",
+    "driver_calls",
+    "driver_calls_by_mark",
+    "fences",
+    "modelled_driver_ns",
+    "host_waits",
+    "host_ns_per_event",
+];
+
+#[test]
+fn each_case_is_an_object_with_the_promised_keys() {
+    let outcomes = json(&["s1", "s3", "--policy", "both", "--check"]);
+    let cases: Vec<_> = outcomes.iter().map(|o| (&o["trace"], &o["allocator"], &o["policy"])).collect();
+    let expected: Vec<Value> = ["s1_middle", "s3_three_holes"].map(Value::from).to_vec();
+    assert_eq!(cases.len(), 6, "{cases:?}");
+    for (index, (trace, allocator, policy)) in cases.into_iter().enumerate() {
+        assert_eq!(*trace, expected[index / 3]);
+        let row = [("direct", Value::Null), ("concertina", "lean".into()), ("concertina", "balanced".into())];
+        assert_eq!((allocator, policy), (&Value::from(row[index % 3].0), &row[index % 3].1));
+    }
+    for outcome in &outcomes {
+        let keys = keys(outcome);
+        assert!(PROMISED.iter().all(|key| keys.contains(key)), "{keys:?}");
+        assert!(!keys.contains("error") && !keys.contains("failed_at_event"), "{keys:?}");
+        assert_eq!(outcome["completed"], true);
+    }
+    // By hand, from the trace: 100 + 200 + 300 MiB, the middle freed, then 250; four mallocs and a free.
+    let direct = &outcomes[0];
+    assert_eq!(direct["live_peak_bytes"], 650 << 20);
+    assert_eq!(direct["events"], 6);
+    assert_eq!((&direct["driver_calls"]["malloc"], &direct["driver_calls"]["free"]), (&4.into(), &1.into()));
+    assert_eq!(direct["driver_calls_by_mark"], serde_json::json!([4]));
+    assert_eq!(direct["fences"], serde_json::json!({"records": 0, "waits": 0}));
+}
+
+#[test]
+fn a_run_that_stops_says_where_and_why() {
+    let outcomes = json(&["s1", "--allocators", "direct", "--capacity", "600MiB"]);
+    let outcome = &outcomes[0];
+    assert_eq!(outcome["completed"], false);
+    assert_eq!(outcome["failure"], "out_of_memory");
+    // Events 0 to 2 take 600 MiB, 3 frees 200, 4 is the mark, 5 wants 250.
+    assert_eq!(outcome["failed_at_event"], 5);
+    assert!(outcome["error"].as_str().expect("a text").contains("262144000"), "{outcome}");
+    assert_eq!(outcome["capacity_bytes"], 600 << 20);
+}
+
+#[test]
+fn every_key_is_defined_in_the_documentation() {
+    let page = include_str!("../../docs/bench.md");
+    let mut outcomes = json(&["s1", "--allocators", "direct"]);
+    outcomes.extend(json(&["s1", "--allocators", "direct", "--capacity", "600MiB"]));
+    for key in outcomes.iter().flat_map(keys) {
+        assert!(page.contains(&format!("| `{key}` |")), "docs/bench.md does not define `{key}`");
+    }
+    for kind in keys(&outcomes[0]["driver_calls"]) {
+        assert!(page.contains(&format!("`{kind}`")), "docs/bench.md does not name the call `{kind}`");
+    }
+}
+
+#[test]
+fn a_trace_of_your_own_and_a_cost_table_of_your_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [trace, costs] = ["mine.trace.zst", "costs.toml"].map(|name| directory.path().join(name));
+    let [trace, costs] = [&trace, &costs].map(|path| path.to_str().expect("UTF-8"));
+    xtask(&["trace", "gen", "three-holes", "--out", trace]);
+    std::fs::write(
+        costs,
+        "name = \"mine\"\nbased_on = \"h100\"\n[malloc]\nbase_ns = 7\n[free]\nbase_ns = 5\n",
+    )
+    .expect("written");
+    let outcomes = json(&[trace, "--allocators", "direct", "--cost-table", costs]);
+    let calls = &outcomes[0]["driver_calls"];
+    let [mallocs, frees] = ["malloc", "free"].map(|kind| calls[kind].as_u64().expect("a count"));
+    assert!(mallocs > 0 && frees > 0);
+    assert_eq!(outcomes[0]["modelled_driver_ns"], 7 * mallocs + 5 * frees);
+    assert_eq!(outcomes[0]["cost_table"], "mine");
+}
+
+#[test]
+fn replay_shows_what_happened_at_the_marks() {
+    let text = xtask(&["replay", "s1", "--allocator", "direct"]);
+    // At the mark 100 and 300 MiB live; at the end 250 more.
+    let mark = text.lines().find(|line| line.starts_with("the request")).expect("the mark");
+    assert!(mark.contains("400 MiB"), "{mark}");
+    let end = text.lines().find(|line| line.starts_with("end ")).expect("the end");
+    assert!(end.contains("650 MiB"), "{end}");
+    assert!(text.contains("modelled"), "{text}");
+
+    let all = xtask(&["replay", "t1", "--allocator", "direct", "--marks", "0"]);
+    assert_eq!(all.lines().filter(|line| line.starts_with("step ")).count(), 28);
+    let few = xtask(&["replay", "t1", "--allocator", "direct", "--marks", "5"]);
+    assert!(
+        few.contains("left out") && few.lines().filter(|line| line.starts_with("step ")).count() == 4,
+        "{few}"
+    );
+}

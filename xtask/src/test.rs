@@ -29,7 +29,7 @@ pub(crate) struct TestArgs {
 /// The step that failed or could not be started.
 pub(crate) fn run(root: &Path, args: TestArgs) -> Result<(), XtaskError> {
     let mut steps = vec![
-        Step::cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--examples"]),
+        Step::cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"]),
         Step::cargo(&["test", "--workspace", "--doc"]),
     ];
     steps.extend(schedules(root)?);

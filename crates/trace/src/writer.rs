@@ -16,7 +16,8 @@ use crate::live::LiveIds;
 use crate::mistake::Mistake;
 use crate::reader::{FORMAT_NAME, FORMAT_VERSION, Trace};
 
-/// zstd level of written traces. A trace is written once and read often, and reading does not get slower with it.
+/// zstd level of written traces: a million events of a training program take 573 KB and 5 s at 19, 962 KB and 0.2 s at 12. A
+/// trace is written once, kept and read often, and reading is as fast at any level.
 const ZSTD_LEVEL: i32 = 19;
 
 /// Why a trace can't be written.

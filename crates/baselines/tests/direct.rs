@@ -85,6 +85,25 @@ fn the_worked_examples_fit_their_devices_and_every_free_waits() {
     }
 }
 
+/// The page `docs/worked-examples.md` prints these, in milliseconds.
+#[test]
+fn modelled_times_are_those_of_the_page_on_the_worked_examples() {
+    for (name, ns) in
+        [("s1_middle", 1_155_486), ("s2_big_then_alternate", 13_324_405), ("s3_three_holes", 1_284_463)]
+    {
+        let trace = bundled(name);
+        let emulator = Emulator::new(EmulatorConfig::default()).unwrap();
+        let report = Replay::new(&trace, &emulator).run(&mut Direct::new(emulator.clone()));
+        assert_eq!(report.modelled_driver_ns(), ns, "{name}: change the page too");
+    }
+    let trace = bundled("t1_gpt2_train");
+    let emulator = Emulator::new(EmulatorConfig::default()).unwrap();
+    let report = Replay::new(&trace, &emulator).run(&mut Direct::new(emulator.clone()));
+    assert_eq!(report.counts.memory_calls(), 310_711);
+    assert_eq!(report.host_waits(), 154_891);
+    assert_eq!(report.modelled_driver_ns() / 100_000_000, 197, "t1: change the page too");
+}
+
 #[test]
 fn every_bundled_trace_completes_and_keeps_its_blocks_apart() {
     let mut traces = 0;

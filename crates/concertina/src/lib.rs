@@ -1,1 +1,29 @@
-//! concertina.
+//! Concertina: GPU memory that does not fragment, for CUDA programs in Rust.
+//!
+//! Address space is reserved generously, physical memory is created in small frames, and any free frame serves any
+//! page: so a request fails only when the bytes are truly not there. The map of the project is `docs/architecture.md`.
+//!
+//! [`Allocator`] is the way in; [`Stream`] and [`Allocation`] are what a program holds of it.
+
+#![forbid(unsafe_code)]
+
+mod allocation;
+mod allocator;
+mod config;
+mod error;
+mod layout;
+mod stream;
+
+pub use allocation::{Allocation, RawAllocation};
+pub use allocator::Allocator;
+pub use config::{Config, ConfigBuilder, ConfigError};
+pub use error::Error;
+pub use layout::Layout;
+pub use stream::Stream;
+
+pub use concertina_heap::{
+    CrossStream, FreeError, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed, Verdict,
+};
+pub use concertina_vmm::{
+    Address, BaselineDriver, Driver, DriverError, DriverErrorKind, FenceCounts, StreamId, Unreturned,
+};

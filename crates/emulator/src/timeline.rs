@@ -136,7 +136,7 @@ impl Timeline {
         match self.completion {
             EventCompletion::ByHand => self.complete_by_hand(record.stream, record.number),
             EventCompletion::AtOnce | EventCompletion::AfterOperations(_) => {
-                self.now = self.now.max(record.due)
+                self.now = self.now.max(record.due);
             }
         }
     }
@@ -148,7 +148,7 @@ impl Timeline {
             // Also the waits behind the last record.
             EventCompletion::ByHand => self.complete_by_hand(stream, queue.recorded + 1),
             EventCompletion::AtOnce | EventCompletion::AfterOperations(_) => {
-                self.now = self.now.max(queue.due)
+                self.now = self.now.max(queue.due);
             }
         }
     }

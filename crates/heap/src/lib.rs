@@ -1,1 +1,33 @@
-//! heap.
+//! The policy of the allocator: which bytes go where, and whose frames serve them.
+//!
+//! A heap is the blocks of one pool, one stream and one kind. It places by best fit over addresses, which are
+//! plentiful, and backs with frames, which are not: any free frame serves any page. This crate knows bytes, pages and
+//! owned values of `concertina-vmm`; it never sees a driver's handle.
+//!
+//! [`Heaps`] is the whole of it; the walk of one allocation is in `docs/architecture.md`.
+
+#![forbid(unsafe_code)]
+
+mod audit;
+pub mod bins;
+pub mod block;
+pub mod error;
+mod gather;
+pub mod heap;
+pub mod heaps;
+pub mod hole_index;
+mod idle;
+mod ladder;
+pub mod out_of_memory;
+mod plan;
+pub mod policy;
+pub mod step;
+pub mod trim;
+
+pub use error::{AllocateError, FreeError, RequestError};
+pub use heap::{Granted, Heap, HeapKey};
+pub use heaps::{HeapCell, Heaps, Stats};
+pub use out_of_memory::{OutOfMemory, Verdict};
+pub use policy::{CrossStream, Policy, Settings, StaleRule};
+pub use step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
+pub use trim::Trimmed;

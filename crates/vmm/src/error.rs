@@ -142,13 +142,19 @@ impl DriverError {
 }
 
 /// An owner that comes back because a step with it failed; nothing was lost.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{error}")]
 #[must_use = "the owner in it would be dropped"]
-pub struct Returned<T: fmt::Debug> {
+pub struct Returned<T> {
     /// What was handed in.
     pub owner: T,
     /// Why it comes back.
     #[source]
     pub error: DriverError,
+}
+
+impl<T> fmt::Debug for Returned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Returned").field("error", &self.error).finish_non_exhaustive()
+    }
 }

@@ -1,0 +1,121 @@
+//! Allocations: blocks in use, as their owners hold them.
+//!
+//! Main types: [`Allocation`], [`RawAllocation`]. Neighbours: `allocator` hands them out.
+
+use core::fmt;
+use std::sync::Arc;
+
+use concertina_heap::{Granted, HeapKey, Kind};
+use concertina_vmm::{Address, Driver, StreamId};
+
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::stream::{Stream, StreamCore};
+
+/// A block in use. Dropping it frees the block in the order of its stream: work queued there before still has it, what
+/// is queued after may not touch it. Keeps the allocator alive.
+#[must_use = "dropping an allocation frees it"]
+pub struct Allocation<D: Driver> {
+    raw: RawAllocation,
+    // `None` once the block was given up.
+    core: Option<Arc<StreamCore<D>>>,
+}
+
+impl<D: Driver> fmt::Debug for Allocation<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Allocation").field(&self.raw).finish()
+    }
+}
+
+impl<D: Driver> Allocation<D> {
+    pub(crate) fn new(core: &Arc<StreamCore<D>>, raw: RawAllocation) -> Self {
+        Self { raw, core: Some(Arc::clone(core)) }
+    }
+
+    /// The first address. Only kernels and copies may follow it, and only in an order with this block's stream.
+    pub fn address(&self) -> Address {
+        self.raw.granted.address
+    }
+
+    /// Bytes as asked.
+    pub fn bytes(&self) -> u64 {
+        self.raw.layout.bytes()
+    }
+
+    /// What was asked for.
+    pub fn layout(&self) -> Layout {
+        self.raw.layout
+    }
+
+    /// The stream in whose order it is freed.
+    pub fn stream(&self) -> StreamId {
+        self.raw.stream
+    }
+
+    /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
+    /// again before that work is done, or its own stream has been made to wait for it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`].
+    pub fn record_stream(&self, stream: &Stream<D>) -> Result<(), Error> {
+        match &self.core {
+            Some(core) => core.shared.record_stream(self.raw, stream),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
+    pub fn into_raw(mut self) -> RawAllocation {
+        self.core = None;
+        self.raw
+    }
+}
+
+impl<D: Driver> Drop for Allocation<D> {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.take() {
+            let RawAllocation { granted, kind, .. } = self.raw;
+            let freed = core.shared.heaps.free(core.cell(kind), granted.block, granted.generation);
+            if let Err(error) = freed {
+                tracing::error!(%error, "an allocation was freed behind its handle");
+            }
+        }
+    }
+}
+
+/// A block in use without a handle: for embedders that keep their own. It does not free itself, and does not keep the
+/// allocator alive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawAllocation {
+    pub(crate) stream: StreamId,
+    pub(crate) kind: Kind,
+    pub(crate) granted: Granted,
+    pub(crate) layout: Layout,
+}
+
+impl fmt::Debug for RawAllocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {} on {:?}", self.layout.bytes(), self.granted.address, self.stream)
+    }
+}
+
+impl RawAllocation {
+    /// The first address.
+    pub fn address(&self) -> Address {
+        self.granted.address
+    }
+
+    /// Bytes as asked.
+    pub fn bytes(&self) -> u64 {
+        self.layout.bytes()
+    }
+
+    /// The stream in whose order it is freed.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    pub(crate) fn key(&self) -> HeapKey {
+        HeapKey { pool: 0, stream: self.stream, kind: self.kind }
+    }
+}

@@ -1,0 +1,192 @@
+//! The allocator of one device.
+//!
+//! Main type: [`Allocator`]. Neighbours: `config` sets it up, `stream` registers with it, `allocation` is what it hands
+//! out; all the work is done by `concertina-heap`.
+
+use core::fmt;
+use std::sync::Arc;
+
+use concertina_heap::{FreeError, Heaps, Request, Stats, Trimmed};
+use concertina_vmm::{Device, Driver};
+
+use crate::allocation::{Allocation, RawAllocation};
+use crate::config::Config;
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::stream::{Stream, StreamCore};
+
+pub(crate) struct Shared<D: Driver> {
+    name: String,
+    pub(crate) heaps: Heaps<D>,
+}
+
+impl<D: Driver> Shared<D> {
+    pub(crate) fn record_stream(
+        self: &Arc<Self>,
+        raw: RawAllocation,
+        stream: &Stream<D>,
+    ) -> Result<(), Error> {
+        if !Arc::ptr_eq(self, &stream.core().shared) {
+            return Err(Error::ForeignStream);
+        }
+        let (block, generation) = (raw.granted.block, raw.granted.generation);
+        let cell = self.heaps.find(raw.key()).ok_or(FreeError::NotLive { block, generation })?;
+        Ok(self.heaps.record_stream(&cell, block, generation, &stream.core().clock)?)
+    }
+}
+
+/// Device memory that does not fragment. Clones are the same allocator; any thread may use it.
+///
+/// ```
+/// use concertina::{Allocator, Config, Layout};
+/// use concertina_emulator::{Emulator, EmulatorConfig};
+///
+/// // An emulated device of 80 GiB. On a machine with a GPU, its driver goes here.
+/// let device = Emulator::new(EmulatorConfig::default())?;
+/// let allocator = Allocator::new(device.clone(), Config::default())?;
+/// let stream = allocator.register_stream(device.stream());
+///
+/// let weights = allocator.allocate(Layout::new(100 << 20), &stream)?;
+/// assert_eq!(allocator.stats().live_bytes, 100 << 20);
+/// drop(weights);
+/// assert_eq!(allocator.trim().released_bytes, 100 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Allocator<D: Driver> {
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: Driver> Clone for Allocator<D> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<D: Driver> fmt::Debug for Allocator<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocator")
+            .field("name", &self.shared.name)
+            .field("heaps", &self.shared.heaps)
+            .finish()
+    }
+}
+
+impl<D: Driver> Allocator<D> {
+    /// An allocator on this device. Takes no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a setting that can't be on this device; [`Error::Driver`] if it has no virtual memory.
+    pub fn new(driver: D, config: Config) -> Result<Self, Error> {
+        let device = Device::new(driver, config.properties.clone())?;
+        config.check(device.granularity())?;
+        let Config { name, settings, .. } = config;
+        let heaps = Heaps::new(device, settings)?;
+        tracing::debug!(name, settings = ?heaps.settings(), "allocator made");
+        Ok(Self { shared: Arc::new(Shared { name, heaps }) })
+    }
+
+    /// The driver that it allocates from.
+    pub fn driver(&self) -> &D {
+        self.shared.heaps.device().driver()
+    }
+
+    /// Bytes of a page and of a frame.
+    pub fn granularity_bytes(&self) -> u64 {
+        self.shared.heaps.device().granularity()
+    }
+
+    /// Registers a stream. The driver's stream is kept alive until the last block allocated on it is freed.
+    pub fn register_stream(&self, stream: D::Stream) -> Stream<D> {
+        Stream::new(&self.shared, stream)
+    }
+
+    /// Allocates a block on a stream. Its content is undefined.
+    ///
+    /// # Errors
+    /// [`Error::Request`], [`Error::OutOfMemory`] with a report, [`Error::Driver`], [`Error::ForeignStream`].
+    pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Allocation<D>, Error> {
+        let core = self.core_of(stream)?;
+        Ok(Allocation::new(core, self.allocate_on(core, layout)?))
+    }
+
+    /// The same without a handle: the caller frees it.
+    ///
+    /// # Errors
+    /// As [`Allocator::allocate`].
+    pub fn allocate_raw(&self, layout: Layout, stream: &Stream<D>) -> Result<RawAllocation, Error> {
+        self.allocate_on(self.core_of(stream)?, layout)
+    }
+
+    /// Frees a block in the order of the stream that it was allocated on.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] if it was freed before; nothing changes then.
+    pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
+        let (block, generation) = (raw.granted.block, raw.granted.generation);
+        let cell = self.shared.heaps.find(raw.key()).ok_or(FreeError::NotLive { block, generation })?;
+        Ok(self.shared.heaps.free(&cell, block, generation)?)
+    }
+
+    /// Says that work queued on `stream`, up to the free of the block, uses it as well.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`], [`Error::ForeignStream`].
+    pub fn record_stream_raw(&self, raw: RawAllocation, stream: &Stream<D>) -> Result<(), Error> {
+        self.shared.record_stream(raw, stream)
+    }
+
+    /// Gives back to the driver every free frame that no work may use any more. Does not wait.
+    pub fn trim(&self) -> Trimmed {
+        self.shared.heaps.trim()
+    }
+
+    /// Gives back free frames until at most `bytes` are mapped, or none can go any more. Does not wait.
+    pub fn trim_to(&self, bytes: u64) -> Trimmed {
+        self.shared.heaps.trim_to(bytes)
+    }
+
+    /// The figures now.
+    pub fn stats(&self) -> Stats {
+        self.shared.heaps.stats()
+    }
+
+    /// Counts everything again from the ground and returns what does not agree, one line each: for tests and bug
+    /// reports. Slow; no other thread may use the allocator meanwhile.
+    pub fn audit(&self) -> Vec<String> {
+        self.shared.heaps.audit()
+    }
+
+    /// Tells the allocator that the host has waited for the whole device. Optional; frames used by other streams then
+    /// need no wait.
+    pub fn note_device_synchronized(&self) {
+        let fences = self.shared.heaps.fences();
+        for stream in fences.streams() {
+            fences.note_synchronized(stream);
+        }
+    }
+
+    /// Gives everything back to the driver and says whether it took it. Dropping the last clone does the same and can
+    /// only log what went wrong.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] while a clone, a stream or an allocation exists; [`Error::Unreturned`] with what the driver
+    /// would not take.
+    pub fn close(self) -> Result<(), Error> {
+        let shared =
+            Arc::try_unwrap(self.shared).map_err(|shared| Error::InUse(Arc::strong_count(&shared) - 1))?;
+        let unreturned = shared.heaps.close();
+        if unreturned.is_empty() { Ok(()) } else { Err(Error::Unreturned(unreturned)) }
+    }
+
+    fn core_of<'a>(&self, stream: &'a Stream<D>) -> Result<&'a Arc<StreamCore<D>>, Error> {
+        let core = stream.core();
+        if Arc::ptr_eq(&core.shared, &self.shared) { Ok(core) } else { Err(Error::ForeignStream) }
+    }
+
+    fn allocate_on(&self, core: &StreamCore<D>, layout: Layout) -> Result<RawAllocation, Error> {
+        let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
+        let kind = request.kind();
+        let granted = self.shared.heaps.allocate(core.cell(kind), &request)?;
+        Ok(RawAllocation { stream: core.clock.stream(), kind, granted, layout })
+    }
+}

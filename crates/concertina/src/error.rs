@@ -1,0 +1,56 @@
+//! What can go wrong, by what the caller can do about it.
+//!
+//! Main type: [`Error`]. Neighbours: every fallible function of this crate returns it.
+
+use concertina_heap::{AllocateError, FreeError, OutOfMemory, RequestError};
+use concertina_vmm::{DriverError, Unreturned};
+
+use crate::config::ConfigError;
+
+/// A failed call. Whichever it is: all live blocks are as they were, nothing is lost, and the call may be made again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting that can't be: change the configuration.
+    #[error("configuration: {0}")]
+    Config(#[from] ConfigError),
+    /// A request that no device could serve: change the call.
+    #[error(transparent)]
+    Request(RequestError),
+    /// Not enough memory of the kind asked for. The report says why, and what would help.
+    #[error(transparent)]
+    OutOfMemory(Box<OutOfMemory>),
+    /// A driver call failed for another reason than memory. After [`DriverErrorKind::Lost`](crate::DriverErrorKind)
+    /// the device is gone for this process.
+    #[error("driver: {0}")]
+    Driver(#[from] DriverError),
+    /// The block is not live: freed twice, or not of this allocator.
+    #[error(transparent)]
+    NotLive(#[from] FreeError),
+    /// The stream is registered with another allocator: register it here, too.
+    #[error("the stream is registered with another allocator: register it with this one, too")]
+    ForeignStream,
+    /// The allocator is still in use, by a clone, a stream or an allocation: let go of these first.
+    #[error("the allocator is still in use by {0} clones, streams or allocations")]
+    InUse(usize),
+    /// The driver would not take everything back.
+    #[error("{0}")]
+    Unreturned(Unreturned),
+}
+
+impl Error {
+    /// Whether freeing memory, or asking for less, may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory(_))
+    }
+}
+
+impl From<AllocateError> for Error {
+    fn from(error: AllocateError) -> Self {
+        match error {
+            AllocateError::Request(error) => Self::Request(error),
+            AllocateError::OutOfMemory(report) => Self::OutOfMemory(report),
+            AllocateError::Driver(error) => Self::Driver(error),
+        }
+    }
+}

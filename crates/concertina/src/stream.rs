@@ -1,0 +1,93 @@
+//! Streams as the allocator knows them: numbers of its own, registered once and retired at the end.
+//!
+//! Main type: [`Stream`]. Neighbours: `allocator` registers; allocations keep what they need of a stream, so that a
+//! handle may be dropped before them.
+
+use core::fmt;
+use std::sync::Arc;
+
+use concertina_heap::{HeapCell, Kind};
+use concertina_vmm::{Driver, StreamClock, StreamId};
+
+use crate::allocator::Shared;
+
+/// What allocations of a stream keep alive: the allocator, the stream's heaps, and through its registration the
+/// driver's stream.
+pub(crate) struct StreamCore<D: Driver> {
+    pub(crate) shared: Arc<Shared<D>>,
+    pub(crate) clock: Arc<StreamClock>,
+    small: Arc<HeapCell<D>>,
+    large: Arc<HeapCell<D>>,
+}
+
+impl<D: Driver> StreamCore<D> {
+    pub(crate) fn cell(&self, kind: Kind) -> &Arc<HeapCell<D>> {
+        match kind {
+            Kind::Small => &self.small,
+            Kind::Large => &self.large,
+        }
+    }
+}
+
+/// Retires the stream when the last handle goes.
+struct Registration<D: Driver> {
+    core: Arc<StreamCore<D>>,
+}
+
+impl<D: Driver> Drop for Registration<D> {
+    fn drop(&mut self) {
+        self.core.shared.heaps.retire(self.core.clock.stream());
+    }
+}
+
+/// A stream registered with an allocator. Clones are the same stream.
+///
+/// When the last clone is dropped the stream is *retired*: its free frames serve other streams from then on, its last
+/// event is recorded, and once its last block is freed its heaps go. Blocks that are still live stay valid; the
+/// driver's stream is kept alive for them.
+pub struct Stream<D: Driver> {
+    registration: Arc<Registration<D>>,
+}
+
+impl<D: Driver> Clone for Stream<D> {
+    fn clone(&self) -> Self {
+        Self { registration: Arc::clone(&self.registration) }
+    }
+}
+
+impl<D: Driver> fmt::Debug for Stream<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stream").field(&self.id()).finish()
+    }
+}
+
+impl<D: Driver> Stream<D> {
+    pub(crate) fn new(shared: &Arc<Shared<D>>, stream: D::Stream) -> Self {
+        let clock = shared.heaps.register(stream);
+        let small = shared.heaps.heap(&clock, Kind::Small);
+        let large = shared.heaps.heap(&clock, Kind::Large);
+        let core = Arc::new(StreamCore { shared: Arc::clone(shared), clock, small, large });
+        Self { registration: Arc::new(Registration { core }) }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<StreamCore<D>> {
+        &self.registration.core
+    }
+
+    /// The allocator's number for it.
+    pub fn id(&self) -> StreamId {
+        self.core().clock.stream()
+    }
+
+    /// Tells the allocator of a wait of the program's own: work queued on this stream from here on comes after all work
+    /// queued on `on` up to here (`cuStreamWaitEvent` on an event recorded there just now). Frames that `on` used last
+    /// then need no further wait here. Telling it is optional; telling what is not so is a race.
+    pub fn note_wait(&self, on: &Self) {
+        self.core().shared.heaps.fences().note_wait(self.id(), on.id());
+    }
+
+    /// Tells the allocator that the host has waited for this stream (`cuStreamSynchronize`). Optional, as above.
+    pub fn note_synchronized(&self) {
+        self.core().shared.heaps.fences().note_synchronized(self.id());
+    }
+}

@@ -1,0 +1,610 @@
+//! One heap: the blocks of one pool, one stream and one kind, and the segments that they lie in.
+//!
+//! Main types: [`Heap`], [`HeapKey`], [`Granted`]. Neighbours: `plan` finds a place and says what its pages need;
+//! `ladder` gets the frames; `heaps` owns all heaps of a device. Everything here happens under the heap's lock, and
+//! nothing here reaches into another heap.
+
+use core::fmt;
+use std::collections::{HashMap, VecDeque};
+
+use concertina_vmm::sync::Arc;
+use concertina_vmm::{
+    Address, Driver, DriverError, Frame, FrameStore, PageRange, Segment, StreamClock, StreamId, Use, Uses,
+};
+
+use crate::bins::Bins;
+use crate::block::{BlockState, BlockTable, NONE};
+use crate::error::FreeError;
+use crate::hole_index::{Hole, HoleIndex};
+use crate::idle::{ArenaIdle, IdlePages, Visit};
+use crate::step::{Kind, Request, STEP_BYTES};
+
+/// Which blocks may serve one another with no wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HeapKey {
+    /// The pool; 0 is the default one.
+    pub pool: u32,
+    /// The stream.
+    pub stream: StreamId,
+    /// The kind of blocks.
+    pub kind: Kind,
+}
+
+/// A block as it is handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Granted {
+    /// Its number in the heap.
+    pub block: u32,
+    /// Which use of the number this is.
+    pub generation: u32,
+    /// Its first address.
+    pub address: Address,
+}
+
+/// A segment with what placement keeps about it.
+pub(crate) struct Arena<D: Driver> {
+    pub(crate) segment: Segment<D>,
+    pub(crate) idle: ArenaIdle,
+    /// The block with the highest address, or [`NONE`].
+    pub(crate) last: u32,
+    /// Where that block ends, in steps: behind it lies the tail, which no block has reached yet.
+    pub(crate) extent: u32,
+}
+
+struct PendingBlock {
+    block: u32,
+    uses: Uses,
+}
+
+/// The blocks of one key.
+pub struct Heap<D: Driver> {
+    key: HeapKey,
+    clock: Arc<StreamClock>,
+    store: Arc<FrameStore<D>>,
+    steps_per_page: u32,
+    pub(crate) arenas: Vec<Arena<D>>,
+    pub(crate) blocks: BlockTable,
+    pub(crate) holes: HoleIndex,
+    bins: Bins,
+    idle: IdlePages,
+    // Uses on other streams, of live blocks.
+    recorded: HashMap<u32, Uses>,
+    // Oldest first.
+    pending: VecDeque<PendingBlock>,
+    pending_bytes: u64,
+    live_blocks: u64,
+    // Steps of blocks that are no holes.
+    used_steps: u64,
+    retired: bool,
+}
+
+impl<D: Driver> fmt::Debug for Heap<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap")
+            .field("key", &self.key)
+            .field("live_blocks", &self.live_blocks)
+            .field("segments", &self.arenas.len())
+            .field("holes", &self.holes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a block that was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Freed {
+    /// Bytes as asked, no longer live.
+    pub(crate) bytes: u64,
+    /// Whether the heap is retired and this was its last block.
+    pub(crate) finished: bool,
+}
+
+impl<D: Driver> Heap<D> {
+    pub(crate) fn new(key: HeapKey, clock: &Arc<StreamClock>, store: &Arc<FrameStore<D>>) -> Self {
+        // A granularity over 2 TiB doesn't exist; one under a step is refused when the heaps are made.
+        let steps_per_page = (store.frame_bytes() / STEP_BYTES) as u32;
+        Self {
+            key,
+            clock: Arc::clone(clock),
+            store: Arc::clone(store),
+            steps_per_page,
+            arenas: Vec::new(),
+            blocks: BlockTable::default(),
+            holes: HoleIndex::default(),
+            bins: Bins::default(),
+            idle: IdlePages::default(),
+            recorded: HashMap::new(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            live_blocks: 0,
+            used_steps: 0,
+            retired: false,
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> HeapKey {
+        self.key
+    }
+
+    pub(crate) fn steps_per_page(&self) -> u32 {
+        self.steps_per_page
+    }
+
+    /// The pages that the steps `start..end` touch.
+    pub(crate) fn pages_touched(&self, start: u32, end: u32) -> PageRange {
+        PageRange::between(start / self.steps_per_page, end.div_ceil(self.steps_per_page))
+    }
+
+    fn address(&self, arena: u32, start: u32) -> Address {
+        self.arenas[arena as usize].segment.address().add(u64::from(start) * STEP_BYTES)
+    }
+
+    // --- allocating -------------------------------------------------------------------------------------------------
+
+    /// Serves the request from a bin, or from the best fit if all its pages are held. No driver call either way.
+    pub(crate) fn hit(&mut self, request: &Request) -> Option<Granted> {
+        if request.alignment == STEP_BYTES
+            && let Some(block) = self.bins.pop(request.steps)
+        {
+            return Some(self.grant(block, request));
+        }
+        let (hole, start) = self.best_fit(request)?;
+        let pages = self.pages_touched(start, start + request.steps);
+        if !self.arenas[hole.arena as usize].segment.all_held(pages) {
+            return None;
+        }
+        let block = self.take_from_hole(hole, start, request.steps);
+        Some(self.grant(block, request))
+    }
+
+    fn best_fit(&self, request: &Request) -> Option<(Hole, u32)> {
+        if request.alignment == STEP_BYTES {
+            return self.holes.best(request.steps).map(|hole| (hole, hole.start));
+        }
+        self.holes.from(request.steps).find_map(|hole| Some((hole, self.fit(&hole, request)?)))
+    }
+
+    /// Where in the hole the request begins, if it fits with its alignment.
+    pub(crate) fn fit(&self, hole: &Hole, request: &Request) -> Option<u32> {
+        let start = self.align(hole.arena, hole.start, request.alignment)?;
+        (start - hole.start <= hole.steps - request.steps).then_some(start)
+    }
+
+    /// The first step at or after `start` whose address is a multiple of `alignment` bytes.
+    pub(crate) fn align(&self, arena: u32, start: u32, alignment: u64) -> Option<u32> {
+        if alignment == STEP_BYTES {
+            return Some(start);
+        }
+        let base = self.arenas[arena as usize].segment.address().get();
+        let address = base + u64::from(start) * STEP_BYTES;
+        u32::try_from((address.next_multiple_of(alignment) - base) / STEP_BYTES).ok()
+    }
+
+    /// Cuts `steps` at `start` out of an indexed hole; what is left on either side stays a hole.
+    pub(crate) fn take_from_hole(&mut self, hole: Hole, start: u32, steps: u32) -> u32 {
+        self.holes.remove(hole);
+        let mut block = hole.block;
+        if start > hole.start {
+            let rest = self.split(block, start - hole.start);
+            self.index(block);
+            block = rest;
+        }
+        if self.blocks.get(block).steps > steps {
+            let rest = self.split(block, steps);
+            self.index(rest);
+        }
+        self.set_busy(block);
+        block
+    }
+
+    fn split(&mut self, block: u32, steps: u32) -> u32 {
+        let rest = self.blocks.split(block, steps);
+        let arena = &mut self.arenas[self.blocks.get(block).arena as usize];
+        if arena.last == block {
+            arena.last = rest;
+        }
+        rest
+    }
+
+    fn index(&mut self, block: u32) {
+        self.holes.insert(self.hole(block));
+    }
+
+    fn hole(&self, number: u32) -> Hole {
+        let block = self.blocks.get(number);
+        Hole { steps: block.steps, arena: block.arena, start: block.start, block: number }
+    }
+
+    fn set_busy(&mut self, number: u32) {
+        let block = self.blocks.get_mut(number);
+        block.state = BlockState::Claimed;
+        let (arena, start, end) = (block.arena, block.start, block.end());
+        let pages = self.pages_touched(start, end);
+        self.arenas[arena as usize].idle.set_busy(pages);
+        self.used_steps += u64::from(end - start);
+    }
+
+    /// Takes `steps` at `start` from the tail of an arena: behind its last block, or over it if that is a hole. Returns
+    /// the block.
+    pub(crate) fn take_from_tail(&mut self, arena: u32, start: u32, steps: u32) -> u32 {
+        let Arena { last, extent, .. } = self.arenas[arena as usize];
+        let last_is_hole = last != NONE && self.blocks.get(last).state == BlockState::Hole;
+        let block = if last_is_hole {
+            self.holes.remove(self.hole(last));
+            let hole_start = self.blocks.get(last).start;
+            if start == hole_start {
+                self.blocks.get_mut(last).steps = steps;
+                last
+            } else {
+                self.blocks.get_mut(last).steps = start - hole_start;
+                self.index(last);
+                self.blocks.append(arena, last, start, steps, BlockState::Claimed)
+            }
+        } else {
+            let mut before = last;
+            if start > extent {
+                before = self.blocks.append(arena, last, extent, start - extent, BlockState::Hole);
+                self.index(before);
+            }
+            self.blocks.append(arena, before, start, steps, BlockState::Claimed)
+        };
+        let state = &mut self.arenas[arena as usize];
+        state.last = block;
+        state.extent = start + steps;
+        self.set_busy(block);
+        block
+    }
+
+    /// Hands a claimed or binned block out.
+    pub(crate) fn grant(&mut self, number: u32, request: &Request) -> Granted {
+        let block = self.blocks.get_mut(number);
+        block.state = BlockState::Live;
+        block.bytes = request.bytes;
+        let (arena, start, generation) = (block.arena, block.start, block.generation);
+        self.live_blocks += 1;
+        Granted { block: number, generation, address: self.address(arena, start) }
+    }
+
+    /// Takes a claimed block back.
+    pub(crate) fn abandon(&mut self, block: u32) {
+        self.release(block);
+    }
+
+    // --- freeing ----------------------------------------------------------------------------------------------------
+
+    fn live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
+        match self.blocks.find(number) {
+            Some(block) if block.state == BlockState::Live && block.generation == generation => Ok(()),
+            _ => Err(FreeError::NotLive { block: number, generation }),
+        }
+    }
+
+    /// Notes that work on another stream uses a live block up to `use_`.
+    pub(crate) fn record(&mut self, number: u32, generation: u32, use_: Use) -> Result<(), FreeError> {
+        self.live(number, generation)?;
+        if use_.stream == self.key.stream {
+            return Ok(());
+        }
+        let uses = self.recorded.entry(number).or_default();
+        match uses.iter_mut().find(|known| known.stream == use_.stream) {
+            Some(known) => known.tick = known.tick.max(use_.tick),
+            None => uses.push(use_),
+        }
+        Ok(())
+    }
+
+    /// Uses of a live block on other streams.
+    pub(crate) fn recorded(&self, number: u32) -> Option<&Uses> {
+        if self.recorded.is_empty() { None } else { self.recorded.get(&number) }
+    }
+
+    /// Frees a block in the order of the heap's stream. One that other streams still use becomes pending.
+    pub(crate) fn free(
+        &mut self,
+        number: u32,
+        generation: u32,
+        done: impl Fn(Use) -> bool,
+    ) -> Result<Freed, FreeError> {
+        self.live(number, generation)?;
+        let block = self.blocks.get_mut(number);
+        block.generation = block.generation.wrapping_add(1);
+        let (bytes, steps) = (block.bytes, block.steps);
+        self.live_blocks -= 1;
+        let uses = if self.recorded.is_empty() { None } else { self.recorded.remove(&number) };
+        match uses {
+            Some(mut uses) => {
+                uses.retain(|use_| !done(*use_));
+                if uses.is_empty() {
+                    self.put_back(number, steps);
+                } else {
+                    self.blocks.get_mut(number).state = BlockState::Pending;
+                    self.pending_bytes += bytes;
+                    self.pending.push_back(PendingBlock { block: number, uses });
+                }
+            }
+            None => self.put_back(number, steps),
+        }
+        Ok(Freed { bytes, finished: self.retired && self.live_blocks == 0 })
+    }
+
+    fn put_back(&mut self, number: u32, steps: u32) {
+        if self.key.kind == Kind::Small
+            && steps < self.steps_per_page
+            && !self.retired
+            && self.bins.push(number, steps)
+        {
+            self.blocks.get_mut(number).state = BlockState::Binned;
+        } else {
+            self.release(number);
+        }
+    }
+
+    /// Turns a block into a hole and coalesces it with its neighbours. The pages that are in the hole as a whole now
+    /// are idle from now on.
+    fn release(&mut self, number: u32) {
+        let block = self.blocks.get_mut(number);
+        block.state = BlockState::Hole;
+        block.bytes = 0;
+        let (arena, start, end) = (block.arena, block.start, block.end());
+        self.used_steps -= u64::from(end - start);
+        let mut hole = number;
+        if let Some(next) = self.blocks.next(hole)
+            && self.blocks.get(next).state == BlockState::Hole
+        {
+            self.holes.remove(self.hole(next));
+            self.absorb_next(hole);
+        }
+        if let Some(prev) = self.blocks.prev(hole)
+            && self.blocks.get(prev).state == BlockState::Hole
+        {
+            self.holes.remove(self.hole(prev));
+            self.absorb_next(prev);
+            hole = prev;
+        }
+        self.index(hole);
+
+        let per_page = self.steps_per_page;
+        let whole = *self.blocks.get(hole);
+        let state = &mut self.arenas[arena as usize];
+        // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
+        let hole_end = if state.last == hole { whole.end().next_multiple_of(per_page) } else { whole.end() };
+        let first = whole.start.div_ceil(per_page).max(start / per_page);
+        let last = (hole_end / per_page).min(end.div_ceil(per_page));
+        let tick = self.clock.now().tick;
+        self.idle.push(arena, &mut state.idle, PageRange::between(first, last), tick);
+        let pages: usize = self.arenas.iter().map(|arena| (arena.extent / per_page) as usize).sum();
+        self.idle.compact(pages, |arena| &self.arenas[arena as usize].idle);
+    }
+
+    fn absorb_next(&mut self, block: u32) {
+        let next = self.blocks.next(block);
+        self.blocks.absorb_next(block);
+        let arena = &mut self.arenas[self.blocks.get(block).arena as usize];
+        if Some(arena.last) == next {
+            arena.last = block;
+        }
+    }
+
+    /// Whether a block lies in a bin.
+    pub(crate) fn has_bins(&self) -> bool {
+        !self.bins.is_empty()
+    }
+
+    /// Turns every block in a bin into a hole.
+    pub(crate) fn empty_bins(&mut self) {
+        for block in self.bins.empty() {
+            self.release(block);
+        }
+    }
+
+    /// Takes back the pending blocks whose uses on other streams are seen done.
+    pub(crate) fn settle_pending(&mut self, done: impl Fn(Use) -> bool) {
+        for mut pending in std::mem::take(&mut self.pending) {
+            pending.uses.retain(|use_| !done(*use_));
+            if pending.uses.is_empty() {
+                self.take_back(&pending);
+            } else {
+                self.pending.push_back(pending);
+            }
+        }
+    }
+
+    /// Takes back the oldest pending block if `order` manages to put the heap's stream after its uses. Returns whether
+    /// a block came back.
+    pub(crate) fn take_back_oldest(&mut self, order: impl FnOnce(&Uses) -> bool) -> bool {
+        match self.pending.pop_front() {
+            Some(pending) if order(&pending.uses) => {
+                self.take_back(&pending);
+                true
+            }
+            Some(pending) => {
+                self.pending.push_front(pending);
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn take_back(&mut self, pending: &PendingBlock) {
+        let block = self.blocks.get(pending.block);
+        self.pending_bytes -= block.bytes;
+        self.release(pending.block);
+    }
+
+    /// The uses that pending blocks wait for.
+    pub(crate) fn pending_uses(&self) -> impl Iterator<Item = Use> + '_ {
+        self.pending.iter().flat_map(|pending| pending.uses.iter().copied())
+    }
+
+    // --- frames -----------------------------------------------------------------------------------------------------
+
+    /// Takes up to `count` frames from idle pages, those idle for longest first, as long as `allowed` agrees to their
+    /// last use.
+    pub(crate) fn take_idle(
+        &mut self,
+        count: usize,
+        allowed: impl Fn(Use) -> bool,
+        taken: &mut Vec<Frame<D>>,
+    ) {
+        if count == 0 {
+            return;
+        }
+        let stream = self.key.stream;
+        let target = taken.len() + count;
+        self.idle.visit(
+            &mut self.arenas,
+            |arena| &arena.idle,
+            |arena, page, mark| {
+                if taken.len() == target {
+                    return Visit::Stop;
+                }
+                let last_use = Use { stream, tick: mark.tick };
+                match arena.segment.frame(page) {
+                    None => Visit::Taken,
+                    Some(frame) if frame.pins() > 0 => Visit::Kept,
+                    // Ticks ascend along the queue.
+                    Some(_) if !allowed(last_use) => Visit::Stop,
+                    Some(_) => {
+                        taken.extend(arena.segment.take(page, Some(last_use)));
+                        Visit::Taken
+                    }
+                }
+            },
+        );
+    }
+
+    /// Takes the frame out of one idle page.
+    pub(crate) fn take_page(&mut self, arena: u32, page: u32) -> Option<Frame<D>> {
+        let last_use = self.last_use(arena, page);
+        let arena = &mut self.arenas[arena as usize];
+        if !arena.idle.is_idle(page) {
+            return None;
+        }
+        arena.segment.take(page, Some(last_use))
+    }
+
+    /// The last use of an idle page.
+    pub(crate) fn last_use(&self, arena: u32, page: u32) -> Use {
+        Use { stream: self.key.stream, tick: self.arenas[arena as usize].idle.mark(page).tick }
+    }
+
+    /// Whether the page is held, idle and not pinned: its frame may be taken.
+    pub(crate) fn is_takeable(&self, arena: u32, page: u32) -> bool {
+        let arena = &self.arenas[arena as usize];
+        arena.idle.is_idle(page) && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
+    }
+
+    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
+    pub(crate) fn takeable_frames(&self, allowed: impl Fn(Use) -> bool) -> u64 {
+        let arenas = (0..).zip(&self.arenas);
+        arenas
+            .map(|(number, arena)| {
+                let pages = 0..self.pages_touched(0, arena.extent).end();
+                pages
+                    .filter(|&page| self.is_takeable(number, page) && allowed(self.last_use(number, page)))
+                    .count() as u64
+            })
+            .sum()
+    }
+
+    /// The arena that a segment is in.
+    pub(crate) fn arena_of(&self, segment: concertina_vmm::SegmentId) -> Option<u32> {
+        (0..).zip(&self.arenas).find(|(_, arena)| arena.segment.id() == segment).map(|(number, _)| number)
+    }
+
+    /// Adds a segment for more blocks.
+    pub(crate) fn add_arena(&mut self, segment: Segment<D>) {
+        self.arenas.push(Arena { segment, idle: ArenaIdle::default(), last: NONE, extent: 0 });
+    }
+
+    /// Unmaps the stale pages among `pages` of one arena whose last use is seen done.
+    pub(crate) fn unmap_done(
+        &mut self,
+        arena: u32,
+        mut pages: Vec<u32>,
+        done: impl Fn(Use) -> bool,
+    ) -> Result<(), DriverError> {
+        let segment = &mut self.arenas[arena as usize].segment;
+        pages.retain(|&page| segment.stale(page).is_some_and(|(_, last_use)| last_use.is_none_or(&done)));
+        pages.sort_unstable();
+        pages.dedup();
+        segment.unmap_stale(&pages)
+    }
+
+    /// Unmaps every stale page whose last use is seen done.
+    pub(crate) fn unmap_all_done(&mut self, done: impl Fn(Use) -> bool) -> Result<(), DriverError> {
+        for arena in 0..self.arenas.len() as u32 {
+            let pages = self.arenas[arena as usize].segment.stale_pages().collect();
+            self.unmap_done(arena, pages, &done)?;
+        }
+        Ok(())
+    }
+
+    // --- figures ----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn retire(&mut self) -> bool {
+        self.retired = true;
+        self.empty_bins();
+        self.live_blocks == 0
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// Whether no block is in use.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.live_blocks == 0 && self.pending.is_empty()
+    }
+
+    pub(crate) fn live_blocks(&self) -> u64 {
+        self.live_blocks
+    }
+
+    pub(crate) fn used_steps(&self) -> u64 {
+        self.used_steps
+    }
+
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    pub(crate) fn binned_bytes(&self) -> u64 {
+        self.bins.bytes()
+    }
+
+    /// Bytes of addresses up to the extent of each arena, in whole pages.
+    pub(crate) fn address_bytes(&self) -> u64 {
+        let pages: u64 =
+            self.arenas.iter().map(|arena| u64::from(self.pages_touched(0, arena.extent).count)).sum();
+        pages * self.store.frame_bytes()
+    }
+
+    /// Free bytes in pages that are partly used.
+    pub(crate) fn stranded_bytes(&self) -> u64 {
+        let busy: u64 = self
+            .arenas
+            .iter()
+            .map(|arena| {
+                let pages = 0..self.pages_touched(0, arena.extent).end();
+                pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
+            })
+            .sum();
+        (busy * u64::from(self.steps_per_page)).saturating_sub(self.used_steps) * STEP_BYTES
+    }
+
+    /// Pinned frames.
+    pub(crate) fn pinned_frames(&self) -> u64 {
+        let pages = self.arenas.iter().flat_map(|arena| {
+            (0..arena.segment.pages()).map_while(move |page| {
+                (page < self.pages_touched(0, arena.extent).end()).then(|| arena.segment.frame(page))
+            })
+        });
+        pages.flatten().filter(|frame| frame.pins() > 0).count() as u64
+    }
+
+    /// Checks everything that must hold between operations: the invariants of this file, as a list of what is broken.
+    pub fn audit(&self) -> Vec<String> {
+        crate::audit::heap(self)
+    }
+}

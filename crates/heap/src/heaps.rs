@@ -1,0 +1,499 @@
+//! All heaps of one allocator, and what they share.
+//!
+//! Main types: [`Heaps`], [`HeapCell`], [`Stats`]. Neighbours: `ladder` allocates, `trim` gives back; the face in the
+//! crate `concertina` wraps this in handles.
+//!
+//! Locks, from the outermost: the registry (only to look up or add a heap; never held while another lock is taken), one
+//! heap, then the frame store, then the fences. A thread holds one heap's lock at a time: who wants frames of another
+//! heap lets go of its own first, takes them as owned values, and comes back to place them.
+
+use core::fmt;
+use std::collections::BTreeMap;
+
+use concertina_vmm::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
+use concertina_vmm::{
+    Device, Driver, DriverError, FenceCounts, Fences, Frame, FrameStore, ReleaseError, SegmentId,
+    StreamClock, StreamId, Unreturned, Use,
+};
+
+use crate::error::FreeError;
+use crate::heap::{Heap, HeapKey};
+use crate::policy::{Settings, StaleRule};
+use crate::step::Kind;
+
+/// One heap behind its lock.
+#[derive(Debug)]
+pub struct HeapCell<D: Driver> {
+    key: HeapKey,
+    clock: Arc<StreamClock>,
+    heap: Mutex<Heap<D>>,
+}
+
+impl<D: Driver> HeapCell<D> {
+    /// The heap's key.
+    pub fn key(&self) -> HeapKey {
+        self.key
+    }
+
+    /// The clock of the heap's stream.
+    pub(crate) fn clock(&self) -> &Arc<StreamClock> {
+        &self.clock
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Heap<D>> {
+        self.heap.lock()
+    }
+}
+
+struct Registry<D: Driver> {
+    heaps: BTreeMap<HeapKey, Arc<HeapCell<D>>>,
+    // Which heap each segment is in; `None` once it is gone.
+    segments: Vec<Option<Arc<HeapCell<D>>>>,
+}
+
+/// Figures of an allocator. Bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes as asked, allocated and not yet freed.
+    pub live_bytes: u64,
+    /// Most of them at once.
+    pub live_peak_bytes: u64,
+    /// Freed, and still used by work on another stream.
+    pub pending_bytes: u64,
+    /// In bins.
+    pub binned_bytes: u64,
+    /// Frames not yet given back to the driver.
+    pub mapped_bytes: u64,
+    /// Most of them at once.
+    pub mapped_peak_bytes: u64,
+    /// Free frames, in pages and in the store.
+    pub free_bytes: u64,
+    /// Free bytes in partly used pages.
+    pub stranded_bytes: u64,
+    /// Addresses from the start of each reservation to the end of its last page ever used.
+    pub address_bytes: u64,
+    /// Most of them at once.
+    pub address_peak_bytes: u64,
+    /// Number of live blocks.
+    pub live_blocks: u64,
+    /// Frames taken from an idle page or the store to serve another page.
+    pub stolen_frames: u64,
+    /// Pages revived: their frame came back with no driver call.
+    pub revived_pages: u64,
+    /// Stale pages that had to be unmapped on the path of a request.
+    pub replaced_pages: u64,
+    /// Frames created.
+    pub created_frames: u64,
+    /// What the fences asked of the driver.
+    pub fences: FenceCounts,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) stolen: AtomicU64,
+    pub(crate) revived: AtomicU64,
+    pub(crate) replaced: AtomicU64,
+    pub(crate) created: AtomicU64,
+    pub(crate) address: AtomicU64,
+    pub(crate) address_peak: AtomicU64,
+}
+
+/// All heaps of one allocator on one device.
+pub struct Heaps<D: Driver> {
+    pub(crate) device: Arc<Device<D>>,
+    pub(crate) store: Arc<FrameStore<D>>,
+    pub(crate) fences: Fences<D>,
+    pub(crate) settings: Settings,
+    pub(crate) counters: Counters,
+    // Bytes of the whole device: what reservations are sized by.
+    pub(crate) device_bytes: u64,
+    live_bytes: AtomicU64,
+    live_peak_bytes: AtomicU64,
+    registry: RwLock<Registry<D>>,
+}
+
+impl<D: Driver> fmt::Debug for Heaps<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heaps")
+            .field("settings", &self.settings)
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Heaps<D> {
+    /// No heaps yet.
+    ///
+    /// # Errors
+    /// If the driver would not say how large the device is.
+    pub fn new(device: Arc<Device<D>>, settings: Settings) -> Result<Self, DriverError> {
+        let device_bytes = device.memory_info()?.total_bytes;
+        let store = Arc::new(FrameStore::new(&device, settings.limit_bytes));
+        Ok(Self {
+            fences: Fences::new(&device),
+            device,
+            store,
+            settings,
+            counters: Counters::default(),
+            device_bytes,
+            live_bytes: AtomicU64::new(0),
+            live_peak_bytes: AtomicU64::new(0),
+            registry: RwLock::new(Registry { heaps: BTreeMap::new(), segments: Vec::new() }),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device<D>> {
+        &self.device
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The fences of the registered streams.
+    pub fn fences(&self) -> &Fences<D> {
+        &self.fences
+    }
+
+    /// Registers a stream; its heaps come with its first allocations.
+    pub fn register(&self, stream: D::Stream) -> Arc<StreamClock> {
+        self.fences.register(stream)
+    }
+
+    /// The heap with this stream and kind in the default pool, made if it does not exist yet.
+    pub fn heap(&self, clock: &Arc<StreamClock>, kind: Kind) -> Arc<HeapCell<D>> {
+        let key = HeapKey { pool: 0, stream: clock.stream(), kind };
+        let mut registry = self.registry.write();
+        let cell = registry.heaps.entry(key).or_insert_with(|| {
+            let heap = Mutex::new(Heap::new(key, clock, &self.store));
+            Arc::new(HeapCell { key, clock: Arc::clone(clock), heap })
+        });
+        Arc::clone(cell)
+    }
+
+    /// The heap with this key, if there is one.
+    pub fn find(&self, key: HeapKey) -> Option<Arc<HeapCell<D>>> {
+        self.registry.read().heaps.get(&key).map(Arc::clone)
+    }
+
+    /// All heaps, in the order of their keys.
+    pub fn cells(&self) -> Vec<Arc<HeapCell<D>>> {
+        self.registry.read().heaps.values().map(Arc::clone).collect()
+    }
+
+    /// The heap that a segment is in.
+    pub(crate) fn cell_of(&self, segment: SegmentId) -> Option<Arc<HeapCell<D>>> {
+        self.registry.read().segments.get(segment.index())?.clone()
+    }
+
+    pub(crate) fn new_segment_id(&self, cell: &Arc<HeapCell<D>>) -> SegmentId {
+        let segments = &mut self.registry.write().segments;
+        let number = u32::try_from(segments.len()).expect("fewer than 2^32 segments in an allocator");
+        segments.push(Some(Arc::clone(cell)));
+        SegmentId::new(number)
+    }
+
+    pub(crate) fn forget_segment(&self, segment: SegmentId) {
+        self.registry.write().segments[segment.index()] = None;
+    }
+
+    fn forget_heap(&self, key: HeapKey) {
+        self.registry.write().heaps.remove(&key);
+    }
+
+    // --- live bytes -------------------------------------------------------------------------------------------------
+
+    /// Live bytes, as asked.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The peak of live bytes, if a request of so many bytes were served now.
+    pub(crate) fn live_peak_with(&self, bytes: u64) -> u64 {
+        self.live_peak_bytes.load(Ordering::Relaxed).max(self.live_bytes() + bytes)
+    }
+
+    pub(crate) fn note_live(&self, bytes: u64) {
+        let live = self.live_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // The peak moves rarely once a program is warm: a load is cheaper than a read-modify-write.
+        if live > self.live_peak_bytes.load(Ordering::Relaxed) {
+            self.live_peak_bytes.fetch_max(live, Ordering::Relaxed);
+        }
+    }
+
+    // --- freeing ----------------------------------------------------------------------------------------------------
+
+    /// Frees a block in the order of its heap's stream.
+    ///
+    /// # Errors
+    /// If the block is not live; nothing changes then.
+    pub fn free(&self, cell: &HeapCell<D>, block: u32, generation: u32) -> Result<(), FreeError> {
+        let freed = {
+            let mut heap = cell.lock();
+            if let Some(uses) = heap.recorded(block) {
+                for use_ in uses.clone() {
+                    self.see(use_);
+                }
+            }
+            heap.free(block, generation, |use_| self.fences.is_done(use_))?
+        };
+        self.live_bytes.fetch_sub(freed.bytes, Ordering::Relaxed);
+        if freed.finished {
+            self.finish_retired(cell.key.stream);
+        }
+        Ok(())
+    }
+
+    /// Notes that work queued so far on the stream of `clock` uses the block.
+    ///
+    /// # Errors
+    /// If the block is not live.
+    pub fn record_stream(
+        &self,
+        cell: &HeapCell<D>,
+        block: u32,
+        generation: u32,
+        clock: &StreamClock,
+    ) -> Result<(), FreeError> {
+        cell.lock().record(block, generation, clock.now())
+    }
+
+    /// Sees to it that an event covers the use, and looks whether it is done. A failure only means that nothing new is
+    /// known; a later call tries again.
+    pub(crate) fn see(&self, use_: Use) {
+        if self.fences.is_done(use_) {
+            return;
+        }
+        let seen = self.fences.cover(use_).and_then(|()| self.fences.poll(use_.stream));
+        if let Err(error) = seen {
+            tracing::warn!(%error, stream = use_.stream.get(), "could not look at a fence");
+        }
+    }
+
+    // --- who may take what ------------------------------------------------------------------------------------------
+
+    /// Whether `waiter` may take a frame with such a last use, waiting on the device if need be.
+    pub(crate) fn may_take(&self, waiter: StreamId, use_: Use) -> bool {
+        let before = || self.fences.is_ordered(waiter, use_);
+        self.settings.cross_stream.allows(use_.stream == waiter, before)
+    }
+
+    /// The same for a frame of the store.
+    pub(crate) fn may_serve(&self, waiter: StreamId, frame: &Frame<D>) -> bool {
+        frame.uses().iter().all(|&use_| self.may_take(waiter, use_))
+    }
+
+    // --- streams ----------------------------------------------------------------------------------------------------
+
+    /// Retires a stream: its free frames serve others from now on, and its heaps go once their last block is freed.
+    /// Returns whether they are gone already.
+    pub fn retire(&self, stream: StreamId) {
+        let mut unused = true;
+        for cell in self.cells().iter().filter(|cell| cell.key.stream == stream) {
+            unused &= cell.lock().retire();
+        }
+        if unused {
+            self.finish_retired(stream);
+        }
+    }
+
+    /// Moves the frames of a retired stream into the store and drops what can go of its heaps.
+    pub(crate) fn finish_retired(&self, stream: StreamId) {
+        let cells: Vec<_> = self.cells().into_iter().filter(|cell| cell.key.stream == stream).collect();
+        if cells.iter().any(|cell| cell.lock().live_blocks() > 0) {
+            return;
+        }
+        // The stream's last event: it covers everything that was ever freed on it.
+        if let Some(cell) = cells.first() {
+            self.see(cell.clock.now());
+        }
+        let mut left = false;
+        for cell in &cells {
+            left |= !self.dismantle(cell);
+        }
+        if !left {
+            self.fences.forget(stream);
+        }
+    }
+
+    /// Empties a retired heap as far as fences allow. Returns whether it is gone.
+    fn dismantle(&self, cell: &Arc<HeapCell<D>>) -> bool {
+        let mut heap = cell.lock();
+        for use_ in heap.pending_uses().collect::<Vec<_>>() {
+            self.see(use_);
+        }
+        heap.settle_pending(|use_| self.fences.is_done(use_));
+        let mut frames = Vec::new();
+        heap.take_idle(usize::MAX, |_| true, &mut frames);
+        self.store.put(frames);
+        if !heap.is_unused() || heap.unmap_all_done(|use_| self.fences.is_done(use_)).is_err() {
+            return false;
+        }
+        let address_bytes = heap.address_bytes();
+        if heap.arenas.iter().any(|arena| arena.segment.mapped_pages() > 0) {
+            return false;
+        }
+        for arena in std::mem::take(&mut heap.arenas) {
+            let id = arena.segment.id();
+            // A reservation that the driver would not take goes on the device's retry list when it is dropped here.
+            drop(arena.segment.unreserve());
+            self.forget_segment(id);
+        }
+        drop(heap);
+        self.counters.address.fetch_sub(address_bytes, Ordering::Relaxed);
+        self.forget_heap(cell.key);
+        true
+    }
+
+    /// Tries again to finish retired streams whose work was still in flight.
+    pub(crate) fn sweep_retired(&self) {
+        let mut streams: Vec<StreamId> = self
+            .cells()
+            .iter()
+            .filter(|cell| {
+                let heap = cell.lock();
+                heap.is_retired() && heap.live_blocks() == 0
+            })
+            .map(|cell| cell.key.stream)
+            .collect();
+        streams.dedup();
+        for stream in streams {
+            self.finish_retired(stream);
+        }
+    }
+
+    /// With [`StaleRule::Eager`]: unmaps every stale page whose last use is seen done.
+    pub(crate) fn unmap_eagerly(&self) {
+        if self.settings.stale == StaleRule::Eager {
+            self.unmap_stale();
+        }
+    }
+
+    /// Unmaps every stale page whose last use is seen done, in all heaps.
+    pub(crate) fn unmap_stale(&self) {
+        for cell in self.cells() {
+            self.see(cell.clock.now());
+            let mut heap = cell.lock();
+            if let Err(error) = heap.unmap_all_done(|use_| self.fences.is_done(use_)) {
+                tracing::warn!(%error, "could not unmap stale pages");
+            }
+        }
+    }
+
+    // --- figures ----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn note_address_bytes(&self, before: u64, after: u64) {
+        if after > before {
+            let grown = after - before;
+            let now = self.counters.address.fetch_add(grown, Ordering::Relaxed) + grown;
+            self.counters.address_peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// The figures now. Looks into each heap in turn, so that under use by other threads they may not add up.
+    pub fn stats(&self) -> Stats {
+        let counters = &self.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut stats = Stats {
+            live_bytes: self.live_bytes(),
+            live_peak_bytes: self.live_peak_bytes.load(Ordering::Relaxed),
+            mapped_bytes: self.store.mapped_bytes(),
+            mapped_peak_bytes: self.store.mapped_peak_bytes(),
+            free_bytes: self.store.free_frames() as u64 * self.store.frame_bytes(),
+            address_bytes: count(&counters.address),
+            address_peak_bytes: count(&counters.address_peak),
+            stolen_frames: count(&counters.stolen),
+            revived_pages: count(&counters.revived),
+            replaced_pages: count(&counters.replaced),
+            created_frames: count(&counters.created),
+            fences: self.fences.counts(),
+            ..Stats::default()
+        };
+        for cell in self.cells() {
+            let heap = cell.lock();
+            stats.pending_bytes += heap.pending_bytes();
+            stats.binned_bytes += heap.binned_bytes();
+            stats.stranded_bytes += heap.stranded_bytes();
+            stats.live_blocks += heap.live_blocks();
+            stats.free_bytes += heap.takeable_frames(|_| true) * self.store.frame_bytes();
+        }
+        stats
+    }
+
+    /// Checks every invariant that must hold between operations. Returns what is broken, one line each.
+    pub fn audit(&self) -> Vec<String> {
+        crate::audit::heaps(self)
+    }
+
+    // --- the end ----------------------------------------------------------------------------------------------------
+
+    /// Gives everything back: waits for the streams, unmaps, releases, unreserves. No block may be live. Returns what
+    /// the driver would not take, which stays on the retry list and is tried again when the device is dropped.
+    pub fn close(&self) -> Unreturned {
+        if self.device.is_lost() {
+            self.leak();
+            return self.device.unreturned();
+        }
+        for stream in self.fences.streams() {
+            // A failed wait is tried again: unmapping under work in flight is a fault, leaking is only a leak.
+            let waited = (0..3).find_map(|_| self.fences.host_wait(stream).ok());
+            if waited.is_none() {
+                tracing::error!(stream = stream.get(), "could not wait for a stream: its memory is leaked");
+                self.leak();
+                return self.device.unreturned();
+            }
+        }
+        self.store.retry();
+        let cells = self.cells();
+        for cell in &cells {
+            for arena in &mut cell.lock().arenas {
+                // A failed unmap is tried once more when the mapping is dropped, and then goes on the retry list.
+                if let Err(error) = arena.segment.clear() {
+                    tracing::warn!(%error, "could not unmap a segment");
+                }
+            }
+        }
+        for cell in &cells {
+            for arena in std::mem::take(&mut cell.lock().arenas) {
+                let id = arena.segment.id();
+                drop(arena);
+                self.store.forget_mappings(id);
+            }
+        }
+        let mut frames = Vec::new();
+        self.store.take(usize::MAX, |_| true, &mut frames);
+        for frame in frames {
+            if let Err(ReleaseError::Driver(error)) = self.store.release(frame) {
+                tracing::warn!(%error, "could not release a frame");
+            }
+        }
+        self.store.retry();
+        self.device.retry();
+        self.device.unreturned()
+    }
+
+    /// Lets go of every owner without giving it back.
+    fn leak(&self) {
+        for cell in self.cells() {
+            std::mem::forget(std::mem::take(&mut cell.lock().arenas));
+        }
+        let mut frames = Vec::new();
+        self.store.take(usize::MAX, |_| true, &mut frames);
+        std::mem::forget(frames);
+    }
+}
+
+impl<D: Driver> Drop for Heaps<D> {
+    fn drop(&mut self) {
+        let unreturned = self.close();
+        if !unreturned.is_empty() {
+            tracing::error!(%unreturned, "allocator dropped with memory not given back yet");
+        }
+        // The registry's cells point at one another's heaps through nothing but this map, but streams may outlive it.
+        let mut registry = self.registry.write();
+        registry.heaps.clear();
+        registry.segments.clear();
+    }
+}

@@ -1,0 +1,214 @@
+//! The index of holes: finds the smallest hole that fits, the lowest address among equals.
+//!
+//! Main types: [`HoleIndex`], [`Hole`]. Neighbours: `heap` keeps it in step with the blocks.
+//!
+//! Two levels, as in a two-level segregated fit (Masmano et al., "TLSF", ECRTS 2004): a class for each of 64 parts of a
+//! power of two, a bitmap of classes that have holes, and inside a class the holes in order, so that the fit is exact.
+//! (A fit that takes any hole of a class doubled the maps on the trace t2.)
+
+/// Bits of a size that tell classes apart, below its highest.
+const CLASS_BITS: u32 = 6;
+/// Sizes below this have a class each.
+const EXACT: u32 = 1 << (CLASS_BITS + 1);
+/// Classes up to the largest size that 32 bits hold.
+const CLASSES: usize = ((33 - CLASS_BITS) as usize) << CLASS_BITS;
+const WORDS: usize = CLASSES / 64;
+
+/// A free block as the index knows it. The order of the fields is the order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hole {
+    /// Its size in steps.
+    pub steps: u32,
+    /// Which arena of the heap it is in; older arenas first.
+    pub arena: u32,
+    /// Where it begins, in steps.
+    pub start: u32,
+    /// Its number.
+    pub block: u32,
+}
+
+/// All holes of a heap by size.
+#[derive(Debug)]
+pub struct HoleIndex {
+    classes: Vec<Vec<Hole>>,
+    filled: [u64; WORDS],
+    // Which words of `filled` are not zero.
+    summary: u32,
+    holes: usize,
+}
+
+impl Default for HoleIndex {
+    fn default() -> Self {
+        Self { classes: vec![Vec::new(); CLASSES], filled: [0; WORDS], summary: 0, holes: 0 }
+    }
+}
+
+const fn class_of(steps: u32) -> usize {
+    if steps < EXACT {
+        return steps as usize;
+    }
+    let shift = 31 - steps.leading_zeros() - CLASS_BITS;
+    ((shift as usize) << CLASS_BITS) + (steps >> shift) as usize
+}
+
+impl HoleIndex {
+    /// Adds a hole.
+    pub fn insert(&mut self, hole: Hole) {
+        let class = class_of(hole.steps);
+        let holes = &mut self.classes[class];
+        let at = holes.partition_point(|known| *known < hole);
+        holes.insert(at, hole);
+        self.filled[class / 64] |= 1 << (class % 64);
+        self.summary |= 1 << (class / 64);
+        self.holes += 1;
+    }
+
+    /// Takes a hole out.
+    ///
+    /// # Panics
+    /// If it is not there: blocks and index are out of step.
+    pub fn remove(&mut self, hole: Hole) {
+        let class = class_of(hole.steps);
+        let holes = &mut self.classes[class];
+        let at = holes.binary_search(&hole).expect("every hole is in the index");
+        holes.remove(at);
+        if holes.is_empty() {
+            self.filled[class / 64] &= !(1 << (class % 64));
+            if self.filled[class / 64] == 0 {
+                self.summary &= !(1 << (class / 64));
+            }
+        }
+        self.holes -= 1;
+    }
+
+    /// Number of holes.
+    pub fn len(&self) -> usize {
+        self.holes
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.holes == 0
+    }
+
+    // The first class at or after `class` that has a hole.
+    fn next_filled(&self, class: usize) -> Option<usize> {
+        if class >= CLASSES {
+            return None;
+        }
+        let word = class / 64;
+        let here = self.filled[word] & (u64::MAX << (class % 64));
+        if here != 0 {
+            return Some(word * 64 + here.trailing_zeros() as usize);
+        }
+        let later = u64::from(self.summary) & (u64::MAX << (word + 1));
+        if later == 0 {
+            return None;
+        }
+        let word = later.trailing_zeros() as usize;
+        Some(word * 64 + self.filled[word].trailing_zeros() as usize)
+    }
+
+    /// The best fit: the smallest hole of at least `steps`, at the lowest address.
+    pub fn best(&self, steps: u32) -> Option<Hole> {
+        let class = class_of(steps);
+        let holes = &self.classes[class];
+        let at = holes.partition_point(|hole| hole.steps < steps);
+        if let Some(hole) = holes.get(at) {
+            return Some(*hole);
+        }
+        self.next_filled(class + 1).map(|class| self.classes[class][0])
+    }
+
+    /// The largest hole.
+    pub fn largest(&self) -> Option<Hole> {
+        let word = self.filled.iter().rposition(|word| *word != 0)?;
+        let class = word * 64 + 63 - self.filled[word].leading_zeros() as usize;
+        self.classes[class].last().copied()
+    }
+
+    /// All holes of at least `steps`, the best fit first.
+    pub fn from(&self, steps: u32) -> impl Iterator<Item = Hole> + '_ {
+        let first = class_of(steps);
+        let at = self.classes[first].partition_point(|hole| hole.steps < steps);
+        let rest = std::iter::successors(self.next_filled(first + 1), |class| self.next_filled(class + 1))
+            .flat_map(|class| self.classes[class].iter());
+        self.classes[first][at..].iter().chain(rest).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn classes_cover_all_sizes_in_order() {
+        let mut sizes: Vec<u32> = (0..32)
+            .flat_map(|bit| {
+                let power = 1u32 << bit;
+                [power.saturating_sub(1), power, power + 1, power + power / 2]
+            })
+            .collect();
+        sizes.push(u32::MAX);
+        sizes.sort_unstable();
+        for pair in sizes.windows(2) {
+            assert!(class_of(pair[0]) <= class_of(pair[1]), "{pair:?}");
+        }
+        assert_eq!(class_of(127), 127);
+        assert_eq!(class_of(128), 128);
+        assert_eq!(class_of(129), 128);
+        assert_eq!(class_of(u32::MAX), CLASSES - 1);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Insert { steps: u32, start: u32 },
+        Remove { nth: usize },
+        Find { steps: u32 },
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let steps = prop_oneof![1u32..300, 1u32..100_000, any::<u32>().prop_map(|s| s.max(1))];
+        prop_oneof![
+            (steps.clone(), any::<u32>()).prop_map(|(steps, start)| Op::Insert { steps, start }),
+            any::<usize>().prop_map(|nth| Op::Remove { nth }),
+            steps.prop_map(|steps| Op::Find { steps }),
+        ]
+    }
+
+    proptest! {
+        // The model is an ordered set: its range query is the definition of best fit.
+        #[test]
+        fn agrees_with_an_ordered_set(program in prop::collection::vec(op(), 1..200)) {
+            let mut index = HoleIndex::default();
+            let mut model = BTreeSet::new();
+            for op in program {
+                match op {
+                    Op::Insert { steps, start } => {
+                        let hole = Hole { steps, arena: start % 3, start, block: start };
+                        if model.insert(hole) {
+                            index.insert(hole);
+                        }
+                    }
+                    Op::Remove { nth } => {
+                        if let Some(hole) = model.iter().nth(nth % model.len().max(1)).copied() {
+                            model.remove(&hole);
+                            index.remove(hole);
+                        }
+                    }
+                    Op::Find { steps } => {
+                        let from = Hole { steps, arena: 0, start: 0, block: 0 };
+                        let expected: Vec<Hole> = model.range(from..).copied().collect();
+                        prop_assert_eq!(index.best(steps), expected.first().copied());
+                        prop_assert_eq!(index.from(steps).collect::<Vec<_>>(), expected);
+                    }
+                }
+                prop_assert_eq!(index.len(), model.len());
+                prop_assert_eq!(index.largest().map(|hole| hole.steps), model.last().map(|hole| hole.steps));
+            }
+        }
+    }
+}

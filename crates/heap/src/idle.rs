@@ -1,0 +1,144 @@
+//! Idle pages: pages with no live bytes, in the order in which they became so.
+//!
+//! Main types: [`IdlePages`], [`Mark`]. Neighbours: a heap marks pages here when a hole comes to cover them, and asks
+//! for the oldest ones when frames are wanted.
+//!
+//! A free adds one run of pages, whatever its length. Pages that were used since are not looked for in the queue: each
+//! page carries the stamp of its last run, and a run that is reached later finds by it which of its pages still count.
+
+use std::collections::VecDeque;
+
+use bitvec::vec::BitVec;
+use concertina_vmm::PageRange;
+
+/// When a page became idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    // The run that it became idle in; 0 for a page that never had live bytes.
+    stamp: u64,
+    /// The stream's tick at that time: its last use.
+    pub(crate) tick: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    stamp: u64,
+    arena: u32,
+    pages: PageRange,
+}
+
+/// Which pages of one arena are idle, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct ArenaIdle {
+    idle: BitVec<u64>,
+    marks: Vec<Mark>,
+}
+
+impl ArenaIdle {
+    fn grow_to(&mut self, pages: u32) {
+        if self.marks.len() < pages as usize {
+            // A page that was never used is idle.
+            self.idle.resize(pages as usize, true);
+            self.marks.resize(pages as usize, Mark::default());
+        }
+    }
+
+    /// Whether the page has no live bytes.
+    pub(crate) fn is_idle(&self, page: u32) -> bool {
+        self.idle.get(page as usize).is_none_or(|bit| *bit)
+    }
+
+    /// When the page became idle.
+    pub(crate) fn mark(&self, page: u32) -> Mark {
+        self.marks.get(page as usize).copied().unwrap_or_default()
+    }
+
+    /// The pages now have live bytes.
+    pub(crate) fn set_busy(&mut self, pages: PageRange) {
+        self.grow_to(pages.end());
+        self.idle[pages.indices()].fill(false);
+    }
+}
+
+/// The queue of a heap's idle pages.
+#[derive(Debug, Default)]
+pub(crate) struct IdlePages {
+    runs: VecDeque<Run>,
+    stamp: u64,
+}
+
+/// What to do with an idle page that comes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// It was used up: go on.
+    Taken,
+    /// It stays idle: go on.
+    Kept,
+    /// It stays idle, and so do all that follow: stop.
+    Stop,
+}
+
+impl IdlePages {
+    /// The pages of an arena became idle at `tick`.
+    pub(crate) fn push(&mut self, arena: u32, state: &mut ArenaIdle, pages: PageRange, tick: u64) {
+        if pages.is_empty() {
+            return;
+        }
+        self.stamp += 1;
+        state.grow_to(pages.end());
+        state.idle[pages.indices()].fill(true);
+        state.marks[pages.indices()].fill(Mark { stamp: self.stamp, tick });
+        self.runs.push_back(Run { stamp: self.stamp, arena, pages });
+    }
+
+    /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages` at a cost
+    /// that is spread over the frees.
+    pub(crate) fn compact<'a>(&mut self, pages: usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
+        if self.runs.len() > 2 * pages + 64 {
+            self.runs.retain(|run| {
+                let state = arena(run.arena);
+                run.pages.iter().any(|page| state.is_idle(page) && state.mark(page).stamp == run.stamp)
+            });
+        }
+    }
+
+    /// Shows every idle page, the one idle for longest first, to `visit`, until it says stop.
+    pub(crate) fn visit<A>(
+        &mut self,
+        arenas: &mut [A],
+        idle: impl Fn(&A) -> &ArenaIdle,
+        mut visit: impl FnMut(&mut A, u32, Mark) -> Visit,
+    ) {
+        let mut kept = Vec::new();
+        while let Some(run) = self.runs.pop_front() {
+            let arena = &mut arenas[run.arena as usize];
+            // Pages of this run that stay in the queue, as one range: a page in the gap is told by its stamp later.
+            let mut rest: Option<PageRange> = None;
+            let mut stopped = false;
+            for page in run.pages.iter() {
+                let state = idle(arena);
+                let mark = state.mark(page);
+                if !state.is_idle(page) || mark.stamp != run.stamp {
+                    continue;
+                }
+                let outcome = if stopped { Visit::Kept } else { visit(arena, page, mark) };
+                if outcome != Visit::Taken {
+                    let first = rest.map_or(page, |range| range.first);
+                    rest = Some(PageRange::between(first, page + 1));
+                }
+                stopped |= outcome == Visit::Stop;
+                if stopped {
+                    rest = rest.map(|range| PageRange::between(range.first, run.pages.end()));
+                    break;
+                }
+            }
+            kept.extend(rest.map(|pages| Run { pages, ..run }));
+            if stopped {
+                break;
+            }
+        }
+        for run in kept.into_iter().rev() {
+            self.runs.push_front(run);
+        }
+    }
+}

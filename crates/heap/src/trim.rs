@@ -1,0 +1,97 @@
+//! Trimming: giving free frames back to the driver.
+//!
+//! Main type: [`Trimmed`]. Neighbours: heaps give up their idle pages; the frame store releases, and refuses while a
+//! frame is mapped anywhere.
+//!
+//! A frame can go when the last use through each of its mappings is seen done. Only mappings of frames that go are
+//! removed: the others stay, as the cache that they are.
+
+use std::collections::BTreeMap;
+
+use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId};
+
+use crate::heaps::Heaps;
+
+/// What a trim did. Bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Given back to the driver.
+    pub released_bytes: u64,
+    /// Free, and still mapped somewhere that work may use: another trim, later, can give them back.
+    pub waiting_bytes: u64,
+    /// The first driver call that failed, if one did; what it was about is kept and tried again by the next trim.
+    pub failed: Option<DriverError>,
+}
+
+impl<D: Driver> Heaps<D> {
+    /// Gives back every frame that can go.
+    pub fn trim(&self) -> Trimmed {
+        self.trim_to(0)
+    }
+
+    /// Gives back frames until at most `bytes` are mapped, or none can go any more. Never waits for the device.
+    pub fn trim_to(&self, bytes: u64) -> Trimmed {
+        let mut trimmed =
+            Trimmed { released_bytes: self.store.retry() + self.device.retry(), ..Trimmed::default() };
+        self.sweep_retired();
+        for cell in self.cells() {
+            self.see(cell.clock().now());
+            let mut heap = cell.lock();
+            heap.settle_pending(|use_| self.fences.is_done(use_));
+            heap.empty_bins();
+        }
+        let mut waiting = Vec::new();
+        loop {
+            let excess = self.store.mapped_bytes().saturating_sub(bytes);
+            let count = usize::try_from(excess.div_ceil(self.store.frame_bytes())).unwrap_or(usize::MAX);
+            let frames = self.take_for_release(count);
+            if frames.is_empty() {
+                break;
+            }
+            self.unmap_everywhere(&frames, &mut trimmed);
+            for frame in frames {
+                match self.store.release(frame) {
+                    Ok(bytes) => trimmed.released_bytes += bytes,
+                    Err(ReleaseError::Mapped(frame)) => waiting.push(frame),
+                    Err(ReleaseError::Driver(error)) => {
+                        trimmed.failed.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        trimmed.waiting_bytes = waiting.len() as u64 * self.store.frame_bytes();
+        self.store.put(waiting);
+        tracing::debug!(?trimmed, "trimmed");
+        trimmed
+    }
+
+    /// Frames that nobody uses: of the store, then of the pages idle for longest whose last use is over.
+    fn take_for_release(&self, count: usize) -> Vec<Frame<D>> {
+        let mut frames = Vec::new();
+        self.store.take(count, |_| true, &mut frames);
+        for cell in self.cells() {
+            let missing = count - frames.len();
+            cell.lock().take_idle(missing, |use_| self.fences.is_done(use_), &mut frames);
+        }
+        frames
+    }
+
+    /// Unmaps every mapping of these frames whose last use is over.
+    fn unmap_everywhere(&self, frames: &[Frame<D>], trimmed: &mut Trimmed) {
+        let mut pages: BTreeMap<SegmentId, Vec<u32>> = BTreeMap::new();
+        {
+            let directory = self.store.directory();
+            for place in frames.iter().flat_map(|frame| directory.mappings(frame.id())) {
+                pages.entry(place.segment).or_default().push(place.page);
+            }
+        }
+        for (segment, pages) in pages {
+            let Some(cell) = self.cell_of(segment) else { continue };
+            let mut heap = cell.lock();
+            let Some(arena) = heap.arena_of(segment) else { continue };
+            if let Err(error) = heap.unmap_done(arena, pages, |use_| self.fences.is_done(use_)) {
+                trimmed.failed.get_or_insert(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A driver with what every owner of one device shares: its granularity, whether it is lost, and what could not be
+//! given back yet.
+//!
+//! Main types: [`Device`], [`Unreturned`]. Neighbours: `Reservation`, `Frame` and `Mapping` make their calls through
+//! it, so that after a sticky error not one more call is made.
+
+use core::fmt;
+
+use crate::driver::{Accessor, Capabilities, CaptureStatus, Driver, FrameProperties, MemoryInfo};
+use crate::error::{Call, DriverError, DriverErrorKind, Returned};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::units::Address;
+
+/// Something that the driver refused to take back. It stays here, counted, until a retry succeeds.
+#[derive(Debug)]
+enum Owed<H> {
+    Mapping { address: Address, bytes: u64 },
+    Handle { handle: H, bytes: u64 },
+    Reservation { address: Address, bytes: u64 },
+}
+
+/// What is still owed to the driver, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unreturned {
+    /// Mappings whose unmap failed.
+    pub mappings: u64,
+    /// Frames whose release failed.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub frame_bytes: u64,
+    /// Reservations whose unreserve failed.
+    pub reservations: u64,
+}
+
+impl Unreturned {
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Unreturned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} mappings, {} frames ({} bytes), {} reservations not given back to the driver",
+            self.mappings, self.frames, self.frame_bytes, self.reservations
+        )
+    }
+}
+
+/// One device: its driver, and the state that all owners of its memory share.
+pub struct Device<D: Driver> {
+    driver: D,
+    properties: FrameProperties,
+    granularity: u64,
+    lost: AtomicBool,
+    owed: Mutex<Vec<Owed<D::Handle>>>,
+    // Mappings that exist now, stale ones included: what the driver's mapping budget counts.
+    mappings: AtomicU64,
+}
+
+impl<D: Driver> fmt::Debug for Device<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("properties", &self.properties)
+            .field("granularity", &self.granularity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Device<D> {
+    /// Wraps a driver; asks it once for the granularity of memory with these properties.
+    ///
+    /// # Errors
+    /// `NotSupported` if the device has no virtual memory; whatever the driver says to the question.
+    pub fn new(driver: D, properties: FrameProperties) -> Result<Arc<Self>, DriverError> {
+        if !driver.capabilities().virtual_memory {
+            return Err(DriverError::new(
+                DriverErrorKind::NotSupported,
+                Call::Reserve,
+                "the device has no virtual memory management",
+            ));
+        }
+        let granularity = driver.granularity(&properties)?;
+        if !granularity.is_power_of_two() {
+            return Err(DriverError::new(
+                DriverErrorKind::NotSupported,
+                Call::Create,
+                format!("granularity of {granularity} bytes is no power of two"),
+            ));
+        }
+        Ok(Arc::new(Self {
+            driver,
+            properties,
+            granularity,
+            lost: AtomicBool::new(false),
+            owed: Mutex::new(Vec::new()),
+            mappings: AtomicU64::new(0),
+        }))
+    }
+
+    /// The driver itself.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// Bytes of a page, and of a frame of one page.
+    pub fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    /// Properties that all frames of this device's class are created with.
+    pub fn properties(&self) -> &FrameProperties {
+        &self.properties
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.driver.capabilities()
+    }
+
+    /// Mappings that exist now, stale ones included.
+    pub fn mappings(&self) -> u64 {
+        self.mappings.load(Ordering::Relaxed)
+    }
+
+    /// Whether a sticky error was seen. No call is made any more; what is owned is leaked.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn lost_error(call: Call) -> DriverError {
+        DriverError::new(DriverErrorKind::Lost, call, "the device was lost earlier; no call was made")
+    }
+
+    fn note<T>(&self, result: Result<T, DriverError>) -> Result<T, DriverError> {
+        if let Err(error) = &result
+            && error.kind == DriverErrorKind::Lost
+        {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn call<T>(&self, call: Call, f: impl FnOnce(&D) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        if self.is_lost() {
+            return Err(Self::lost_error(call));
+        }
+        self.note(f(&self.driver))
+    }
+
+    /// Free and total physical memory: [`Driver::memory_info`].
+    pub fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
+        self.call(Call::MemoryInfo, D::memory_info)
+    }
+
+    pub(crate) fn reserve(&self, bytes: u64, alignment: u64) -> Result<Address, DriverError> {
+        self.call(Call::Reserve, |d| d.reserve(bytes, alignment))
+    }
+
+    pub(crate) fn unreserve(&self, address: Address, bytes: u64) -> Result<(), DriverError> {
+        self.call(Call::Unreserve, |d| d.unreserve(address, bytes))
+    }
+
+    pub(crate) fn create(&self, bytes: u64) -> Result<D::Handle, DriverError> {
+        self.call(Call::Create, |d| d.create(bytes, &self.properties))
+    }
+
+    pub(crate) fn release(&self, handle: D::Handle) -> Result<(), Returned<D::Handle>> {
+        if self.is_lost() {
+            return Err(Returned { owner: handle, error: Self::lost_error(Call::Release) });
+        }
+        self.driver.release(handle).inspect_err(|returned| {
+            if returned.error.kind == DriverErrorKind::Lost {
+                self.lost.store(true, Ordering::Relaxed);
+            }
+        })
+    }
+
+    pub(crate) fn map(&self, address: Address, bytes: u64, handle: &D::Handle) -> Result<(), DriverError> {
+        self.call(Call::Map, |d| d.map(address, bytes, handle))?;
+        self.mappings.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Unmaps `count` adjacent mappings of together `bytes` with one call.
+    pub(crate) fn unmap(&self, address: Address, bytes: u64, count: u64) -> Result<(), DriverError> {
+        self.call(Call::Unmap, |d| d.unmap(address, bytes))?;
+        self.mappings.fetch_sub(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn set_access(&self, address: Address, bytes: u64) -> Result<(), DriverError> {
+        let accessor = Accessor::Device(self.properties.device);
+        self.call(Call::SetAccess, |d| d.set_access(address, bytes, &[accessor]))
+    }
+
+    pub(crate) fn event_create(&self) -> Result<D::Event, DriverError> {
+        self.call(Call::EventCreate, D::event_create)
+    }
+
+    pub(crate) fn event_record(&self, event: &D::Event, stream: &D::Stream) -> Result<(), DriverError> {
+        self.call(Call::EventRecord, |d| d.event_record(event, stream))
+    }
+
+    pub(crate) fn event_query(&self, event: &D::Event) -> Result<bool, DriverError> {
+        self.call(Call::EventQuery, |d| d.event_query(event))
+    }
+
+    pub(crate) fn event_synchronize(&self, event: &D::Event) -> Result<(), DriverError> {
+        self.call(Call::EventSynchronize, |d| d.event_synchronize(event))
+    }
+
+    pub(crate) fn stream_wait(&self, stream: &D::Stream, event: &D::Event) -> Result<(), DriverError> {
+        self.call(Call::StreamWait, |d| d.stream_wait(stream, event))
+    }
+
+    /// Whether `stream` records a graph: [`Driver::capture_status`].
+    pub fn capture_status(&self, stream: &D::Stream) -> Result<CaptureStatus, DriverError> {
+        self.call(Call::CaptureStatus, |d| d.capture_status(stream))
+    }
+
+    pub(crate) fn owe_mapping(&self, address: Address, bytes: u64) {
+        self.owed.lock().push(Owed::Mapping { address, bytes });
+    }
+
+    pub(crate) fn owe_handle(&self, handle: D::Handle, bytes: u64) {
+        self.owed.lock().push(Owed::Handle { handle, bytes });
+    }
+
+    pub(crate) fn owe_reservation(&self, address: Address, bytes: u64) {
+        self.owed.lock().push(Owed::Reservation { address, bytes });
+    }
+
+    /// What the driver has refused to take back so far.
+    pub fn unreturned(&self) -> Unreturned {
+        let mut sum = Unreturned::default();
+        for owed in self.owed.lock().iter() {
+            match owed {
+                Owed::Mapping { .. } => sum.mappings += 1,
+                Owed::Handle { bytes, .. } => {
+                    sum.frames += 1;
+                    sum.frame_bytes += bytes;
+                }
+                Owed::Reservation { .. } => sum.reservations += 1,
+            }
+        }
+        sum
+    }
+
+    /// Tries once more to give back everything on the retry list: mappings first, since a reservation can't go before
+    /// them. Returns the bytes of frames that went. Makes no call when the list is empty or the device is lost.
+    pub fn retry(&self) -> u64 {
+        if self.is_lost() {
+            return 0;
+        }
+        let mut owed = std::mem::take(&mut *self.owed.lock());
+        if owed.is_empty() {
+            return 0;
+        }
+        owed.sort_by_key(|item| match item {
+            Owed::Mapping { .. } => 0,
+            Owed::Handle { .. } => 1,
+            Owed::Reservation { .. } => 2,
+        });
+        let mut released_bytes = 0;
+        let mut kept = Vec::new();
+        for item in owed {
+            match item {
+                Owed::Mapping { address, bytes } => {
+                    if self.unmap(address, bytes, 1).is_err() {
+                        kept.push(Owed::Mapping { address, bytes });
+                    }
+                }
+                Owed::Handle { handle, bytes } => match self.release(handle) {
+                    Ok(()) => released_bytes += bytes,
+                    Err(returned) => kept.push(Owed::Handle { handle: returned.owner, bytes }),
+                },
+                Owed::Reservation { address, bytes } => {
+                    if self.unreserve(address, bytes).is_err() {
+                        kept.push(Owed::Reservation { address, bytes });
+                    }
+                }
+            }
+        }
+        self.owed.lock().append(&mut kept);
+        released_bytes
+    }
+}
+
+impl<D: Driver> Drop for Device<D> {
+    fn drop(&mut self) {
+        self.retry();
+        let unreturned = self.unreturned();
+        if !unreturned.is_empty() || self.is_lost() {
+            tracing::error!(%unreturned, lost = self.is_lost(), "device dropped with memory not given back");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Fences: what must be over before memory may serve another stream, or before a mapping may go.
+//!
+//! Main types: [`Fences`], [`StreamClock`], [`Use`], [`Uses`]. Neighbours: heaps stamp what they free with a
+//! [`Use`]; thieves ask [`Fences::wait`] before they place a frame; whoever unmaps asks [`Fences::is_done`].
+//!
+//! Time on a stream is counted in *ticks*. A tick ends when an event is recorded, and that event covers every use of
+//! this tick and of all before it: so any number of frees costs one event, recorded only when somebody needs it, and
+//! a free on a stream costs one load of its clock.
+//!
+//! Why a tick is ended *before* its event is recorded: a free that reads tick `t` from the clock happened before the
+//! clock moved on, so the work it follows was queued before the event of `t`. A free that comes between the two steps
+//! reads `t + 1`, which that event doesn't claim to cover.
+
+use core::fmt;
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::DriverError;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::units::StreamId;
+
+/// A use on a stream, by the tick that it ended in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Use {
+    /// The stream that the work was queued on.
+    pub stream: StreamId,
+    /// The stream's tick when the use ended.
+    pub tick: u64,
+}
+
+/// The last uses of a frame that nothing has ordered yet, at most one a stream.
+pub type Uses = SmallVec<[Use; 1]>;
+
+/// The clock of one registered stream. Shared by its heaps, so that a free reads it without a lock.
+#[derive(Debug)]
+pub struct StreamClock {
+    id: StreamId,
+    tick: AtomicU64,
+}
+
+impl StreamClock {
+    /// Whose clock it is.
+    pub fn stream(&self) -> StreamId {
+        self.id
+    }
+
+    /// A use that ends now.
+    pub fn now(&self) -> Use {
+        Use { stream: self.id, tick: self.tick.load(Ordering::Acquire) }
+    }
+
+    /// Ends the running tick and returns it.
+    fn end_tick(&self) -> u64 {
+        self.tick.fetch_add(1, Ordering::AcqRel)
+    }
+}
+
+/// Counts of what the fences asked of the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FenceCounts {
+    /// Events recorded.
+    pub records: u64,
+    /// Waits queued on the device.
+    pub waits: u64,
+    /// Waits of the host.
+    pub host_waits: u64,
+}
+
+struct Timeline<D: Driver> {
+    stream: D::Stream,
+    clock: Arc<StreamClock>,
+    // Every tick up to this one is seen done.
+    done: u64,
+    // Recorded and not seen done, by ascending tick.
+    events: VecDeque<(u64, D::Event)>,
+    // What work queued on this stream from now on comes after: the stream's row of the known-order table.
+    known: Vec<(StreamId, u64)>,
+}
+
+impl<D: Driver> Timeline<D> {
+    fn covered(&self) -> u64 {
+        self.events.back().map_or(self.done, |(tick, _)| (*tick).max(self.done))
+    }
+
+    fn knows(&self, use_: Use) -> bool {
+        self.known.iter().any(|&(stream, tick)| stream == use_.stream && tick >= use_.tick)
+    }
+
+    fn learn(&mut self, use_: Use) {
+        match self.known.iter_mut().find(|(stream, _)| *stream == use_.stream) {
+            Some((_, tick)) => *tick = (*tick).max(use_.tick),
+            None => self.known.push((use_.stream, use_.tick)),
+        }
+    }
+}
+
+struct Inner<D: Driver> {
+    // By stream number; `None` once forgotten. Numbers are never given twice.
+    timelines: Vec<Option<Timeline<D>>>,
+    // Events that nobody waits for any more.
+    spare: Vec<D::Event>,
+    counts: FenceCounts,
+}
+
+impl<D: Driver> Inner<D> {
+    fn timeline(&self, stream: StreamId) -> Option<&Timeline<D>> {
+        self.timelines.get(stream.index()).and_then(Option::as_ref)
+    }
+
+    fn timeline_mut(&mut self, stream: StreamId) -> Option<&mut Timeline<D>> {
+        self.timelines.get_mut(stream.index()).and_then(Option::as_mut)
+    }
+
+    // A stream that was forgotten was synchronised first.
+    fn is_done(&self, use_: Use) -> bool {
+        self.timeline(use_.stream).is_none_or(|timeline| use_.tick <= timeline.done)
+    }
+
+    fn note_done(&mut self, stream: StreamId, done: u64) {
+        let Some(timeline) = self.timelines.get_mut(stream.index()).and_then(Option::as_mut) else { return };
+        timeline.done = timeline.done.max(done);
+        while timeline.events.front().is_some_and(|(tick, _)| *tick <= timeline.done) {
+            if let Some((_, event)) = timeline.events.pop_front() {
+                self.spare.push(event);
+            }
+        }
+    }
+}
+
+/// The order that is known now, from the view of one stream.
+pub struct Order<'a, D: Driver> {
+    inner: &'a Inner<D>,
+    waiter: StreamId,
+}
+
+impl<D: Driver> fmt::Debug for Order<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Order").field("waiter", &self.waiter).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Order<'_, D> {
+    /// Whether the use is seen done.
+    pub fn is_done(&self, use_: Use) -> bool {
+        self.inner.is_done(use_)
+    }
+
+    /// Whether work queued on the stream from now on comes after the use with no further wait.
+    pub fn is_before(&self, use_: Use) -> bool {
+        use_.stream == self.waiter
+            || self.inner.is_done(use_)
+            || self.inner.timeline(self.waiter).is_some_and(|timeline| timeline.knows(use_))
+    }
+}
+
+/// The fences of one device: a timeline for each registered stream, and what each stream is known to come after.
+///
+/// Its lock is a leaf: it is taken under a heap's lock and takes no other.
+pub struct Fences<D: Driver> {
+    device: Arc<Device<D>>,
+    inner: Mutex<Inner<D>>,
+}
+
+impl<D: Driver> fmt::Debug for Fences<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fences").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Fences<D> {
+    /// No streams yet.
+    pub fn new(device: &Arc<Device<D>>) -> Self {
+        let inner = Inner { timelines: Vec::new(), spare: Vec::new(), counts: FenceCounts::default() };
+        Self { device: Arc::clone(device), inner: Mutex::new(inner) }
+    }
+
+    /// Registers a stream under a number of its own, and keeps it alive until [`Fences::forget`].
+    pub fn register(&self, stream: D::Stream) -> Arc<StreamClock> {
+        let mut inner = self.inner.lock();
+        let number = u32::try_from(inner.timelines.len()).expect("fewer than 2^32 streams in a process");
+        let clock = Arc::new(StreamClock { id: StreamId::new(number), tick: AtomicU64::new(1) });
+        inner.timelines.push(Some(Timeline {
+            stream,
+            clock: Arc::clone(&clock),
+            done: 0,
+            events: VecDeque::new(),
+            known: Vec::new(),
+        }));
+        clock
+    }
+
+    /// Lets go of a stream all of whose uses are done, and drops what kept it alive.
+    pub fn forget(&self, stream: StreamId) {
+        let timeline = self.inner.lock().timelines.get_mut(stream.index()).and_then(Option::take);
+        drop(timeline);
+    }
+
+    /// What was asked of the driver so far.
+    pub fn counts(&self) -> FenceCounts {
+        self.inner.lock().counts
+    }
+
+    /// Whether the use is already seen done. Makes no driver call.
+    pub fn is_done(&self, use_: Use) -> bool {
+        self.inner.lock().is_done(use_)
+    }
+
+    /// One lock for many questions: what is seen done, and what comes before work queued on `waiter` from now on.
+    pub fn with_order<T>(&self, waiter: StreamId, ask: impl FnOnce(&Order<'_, D>) -> T) -> T {
+        ask(&Order { inner: &self.inner.lock(), waiter })
+    }
+
+    /// Looks which of the stream's recorded events are done, oldest first, up to the first that is not.
+    ///
+    /// # Errors
+    /// A failed query; what was seen before it is kept.
+    pub fn poll(&self, stream: StreamId) -> Result<(), DriverError> {
+        let mut inner = self.inner.lock();
+        loop {
+            let Some((tick, event)) = inner.timeline(stream).and_then(|t| t.events.front()) else {
+                return Ok(());
+            };
+            let tick = *tick;
+            if !self.device.event_query(event)? {
+                return Ok(());
+            }
+            inner.note_done(stream, tick);
+        }
+    }
+
+    /// Sees to it that an event covers the use: records one if none does.
+    ///
+    /// # Errors
+    /// A failed creation or record; the use stays uncovered and a later call tries again.
+    pub fn cover(&self, use_: Use) -> Result<(), DriverError> {
+        self.cover_locked(&mut self.inner.lock(), use_)
+    }
+
+    fn cover_locked(&self, inner: &mut Inner<D>, use_: Use) -> Result<(), DriverError> {
+        match inner.timeline(use_.stream) {
+            Some(timeline) if timeline.covered() < use_.tick => {}
+            _ => return Ok(()),
+        }
+        let event = match inner.spare.pop() {
+            Some(event) => event,
+            None => self.device.event_create()?,
+        };
+        let Some(timeline) = inner.timeline_mut(use_.stream) else { return Ok(()) };
+        let tick = timeline.clock.end_tick();
+        match self.device.event_record(&event, &timeline.stream) {
+            Ok(()) => {
+                timeline.events.push_back((tick, event));
+                inner.counts.records += 1;
+                Ok(())
+            }
+            Err(error) => {
+                inner.spare.push(event);
+                Err(error)
+            }
+        }
+    }
+
+    /// Orders work queued on `waiter` from now on after all of `uses`, by waits on the device. Nothing is asked of the
+    /// driver for uses of its own, for those seen done, and for those that `waiter` is known to come after already.
+    ///
+    /// # Errors
+    /// A failed record or wait; the order of the uses is then not promised, and the same call may be made again.
+    pub fn wait(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
+        let mut inner = self.inner.lock();
+        for &use_ in uses {
+            if use_.stream == waiter || inner.is_done(use_) {
+                continue;
+            }
+            if inner.timeline(waiter).is_none_or(|timeline| timeline.knows(use_)) {
+                continue;
+            }
+            self.cover_locked(&mut inner, use_)?;
+            let (Some(waiting), Some(on)) = (inner.timeline(waiter), inner.timeline(use_.stream)) else {
+                continue;
+            };
+            // The earliest event that covers the use: a later one would also wait for work that nobody asked about.
+            let at = on.events.partition_point(|(tick, _)| *tick < use_.tick);
+            let Some((tick, event)) = on.events.get(at) else { continue };
+            let tick = *tick;
+            self.device.stream_wait(&waiting.stream, event)?;
+            inner.counts.waits += 1;
+            if let Some(waiting) = inner.timeline_mut(waiter) {
+                waiting.learn(Use { stream: use_.stream, tick });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether work queued on `waiter` from now on comes after the use with no further wait.
+    pub fn is_ordered(&self, waiter: StreamId, use_: Use) -> bool {
+        self.with_order(waiter, |order| order.is_before(use_))
+    }
+
+    /// Makes the host wait until everything queued on the stream so far is done.
+    ///
+    /// # Errors
+    /// A failed record or synchronisation.
+    pub fn host_wait(&self, stream: StreamId) -> Result<(), DriverError> {
+        let mut inner = self.inner.lock();
+        let Some(now) = inner.timeline(stream).map(|timeline| timeline.clock.now()) else { return Ok(()) };
+        self.cover_locked(&mut inner, now)?;
+        let Some((tick, event)) = inner.timeline(stream).and_then(|timeline| timeline.events.back()) else {
+            return Ok(());
+        };
+        let tick = *tick;
+        if !self.device.event_query(event)? {
+            self.device.event_synchronize(event)?;
+            inner.counts.host_waits += 1;
+        }
+        inner.note_done(stream, tick);
+        Ok(())
+    }
+
+    /// The program told its own wait: work queued on `waiter` from now on comes after all queued on `on` so far.
+    pub fn note_wait(&self, waiter: StreamId, on: StreamId) {
+        let mut inner = self.inner.lock();
+        let Some(tick) = inner.timeline(on).map(|timeline| timeline.clock.end_tick()) else { return };
+        if let Some(timeline) = inner.timeline_mut(waiter) {
+            timeline.learn(Use { stream: on, tick });
+        }
+    }
+
+    /// The program told that its host has waited for the stream: all queued there so far is done.
+    pub fn note_synchronized(&self, stream: StreamId) {
+        let mut inner = self.inner.lock();
+        let Some(tick) = inner.timeline(stream).map(|timeline| timeline.clock.end_tick()) else { return };
+        inner.note_done(stream, tick);
+    }
+
+    /// The registered streams.
+    pub fn streams(&self) -> Vec<StreamId> {
+        let inner = self.inner.lock();
+        inner.timelines.iter().flatten().map(|timeline| timeline.clock.id).collect()
+    }
+}

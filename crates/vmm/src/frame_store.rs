@@ -1,0 +1,330 @@
+//! The frame store: the frames of one class, who holds each, and those that nobody holds.
+//!
+//! Main types: [`FrameStore`], [`Holder`]. Neighbours: heaps take frames from here and put them back; segments report
+//! every mapping that they make or remove, so that a frame is never released while it is still mapped somewhere.
+//!
+//! Its lock is a leaf: it is taken under a heap's lock and takes no other, and it is not held over a driver call.
+
+use core::fmt;
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{DriverError, Returned};
+use crate::frame::Frame;
+use crate::reservation::Place;
+use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::units::{FrameId, SegmentId};
+
+/// Who holds a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// There is no such frame.
+    Nobody,
+    /// The store: it is free, and no page counts it as its own.
+    Store,
+    /// A page.
+    Page(Place),
+    /// Somebody who took it and has not placed it yet.
+    Thief,
+}
+
+#[derive(Debug)]
+struct Record {
+    holder: Holder,
+    // While the store holds it: its key among the free.
+    arrival: u64,
+    // Every page that is mapped to the frame: the one that holds it and the stale ones.
+    mappings: SmallVec<[Place; 2]>,
+}
+
+struct Inner<D: Driver> {
+    // By the order in which they came, oldest first.
+    free: BTreeMap<u64, Frame<D>>,
+    arrivals: u64,
+    // Frames whose release failed: only for another try at that.
+    unreleased: Vec<Frame<D>>,
+    records: Vec<Record>,
+    unused: Vec<FrameId>,
+}
+
+/// Why no frame was created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// Mapped bytes would exceed the limit.
+    #[error("{mapped_bytes} bytes are mapped of a limit of {limit_bytes}")]
+    OverLimit {
+        /// Bytes mapped now.
+        mapped_bytes: u64,
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+/// Why a frame was not released.
+#[derive(thiserror::Error)]
+pub enum ReleaseError<D: Driver> {
+    /// It is still mapped; it comes back.
+    #[error("frame {:?} is still mapped", .0.id())]
+    Mapped(Frame<D>),
+    /// The driver refused; the frame is on the retry list.
+    #[error(transparent)]
+    Driver(DriverError),
+}
+
+impl<D: Driver> fmt::Debug for ReleaseError<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapped(frame) => f.debug_tuple("Mapped").field(frame).finish(),
+            Self::Driver(error) => f.debug_tuple("Driver").field(error).finish(),
+        }
+    }
+}
+
+/// The frames of one class.
+pub struct FrameStore<D: Driver> {
+    device: Arc<Device<D>>,
+    inner: Mutex<Inner<D>>,
+    limit_bytes: u64,
+    mapped_bytes: AtomicU64,
+    mapped_peak_bytes: AtomicU64,
+}
+
+impl<D: Driver> fmt::Debug for FrameStore<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameStore")
+            .field("mapped_bytes", &self.mapped_bytes())
+            .field("limit_bytes", &self.limit_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The store's book of frames, locked, for many questions in a row.
+pub struct Directory<'a, D: Driver>(MutexGuard<'a, Inner<D>>);
+
+impl<D: Driver> fmt::Debug for Directory<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Directory").field("frames", &self.0.records.len()).finish()
+    }
+}
+
+impl<D: Driver> Directory<'_, D> {
+    /// Who holds the frame.
+    pub fn holder(&self, frame: FrameId) -> Holder {
+        self.0.records.get(frame.index()).map_or(Holder::Nobody, |record| record.holder)
+    }
+
+    /// The free frame with this number, if the store holds it.
+    pub fn free_frame(&self, frame: FrameId) -> Option<&Frame<D>> {
+        let record = self.0.records.get(frame.index()).filter(|record| record.holder == Holder::Store)?;
+        self.0.free.get(&record.arrival)
+    }
+
+    /// Every page that is mapped to the frame.
+    pub fn mappings(&self, frame: FrameId) -> &[Place] {
+        self.0.records.get(frame.index()).map_or(&[], |record| &record.mappings)
+    }
+}
+
+impl<D: Driver> FrameStore<D> {
+    /// An empty store. `limit_bytes` bounds mapped bytes; `None` leaves that to the device.
+    pub fn new(device: &Arc<Device<D>>, limit_bytes: Option<u64>) -> Self {
+        let inner = Inner {
+            free: BTreeMap::new(),
+            arrivals: 0,
+            unreleased: Vec::new(),
+            records: Vec::new(),
+            unused: Vec::new(),
+        };
+        Self {
+            device: Arc::clone(device),
+            inner: Mutex::new(inner),
+            limit_bytes: limit_bytes.unwrap_or(u64::MAX),
+            mapped_bytes: AtomicU64::new(0),
+            mapped_peak_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The device that the frames are on.
+    pub fn device(&self) -> &Arc<Device<D>> {
+        &self.device
+    }
+
+    /// Bytes of a frame.
+    pub fn frame_bytes(&self) -> u64 {
+        self.device.granularity()
+    }
+
+    /// Bytes of frames not yet given back to the driver, wherever they are.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes that were mapped at once.
+    pub fn mapped_peak_bytes(&self) -> u64 {
+        self.mapped_peak_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The limit on mapped bytes, if there is one.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        (self.limit_bytes != u64::MAX).then_some(self.limit_bytes)
+    }
+
+    /// Creates one frame and hands it out.
+    ///
+    /// # Errors
+    /// Over the limit, or what the driver says; nothing has changed then.
+    pub fn create(&self) -> Result<Frame<D>, CreateError> {
+        let bytes = self.frame_bytes();
+        // Claim the bytes first: two threads must not both see the last free place below the limit.
+        let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if mapped_bytes + bytes > self.limit_bytes {
+            self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes });
+        }
+        let id = {
+            let mut inner = self.inner.lock();
+            inner.unused.pop().unwrap_or_else(|| {
+                let number = u32::try_from(inner.records.len()).expect("fewer than 2^32 frames on a device");
+                inner.records.push(Record { holder: Holder::Nobody, arrival: 0, mappings: SmallVec::new() });
+                FrameId::new(number)
+            })
+        };
+        match Frame::new(&self.device, id) {
+            Ok(frame) => {
+                self.inner.lock().records[id.index()].holder = Holder::Thief;
+                self.mapped_peak_bytes.fetch_max(mapped_bytes + bytes, Ordering::Relaxed);
+                Ok(frame)
+            }
+            Err(error) => {
+                self.inner.lock().unused.push(id);
+                self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Puts free frames into the store, youngest last. Their last uses travel with them.
+    pub fn put(&self, frames: impl IntoIterator<Item = Frame<D>>) {
+        let mut inner = self.inner.lock();
+        for frame in frames {
+            let arrival = inner.arrivals;
+            inner.arrivals += 1;
+            let record = &mut inner.records[frame.id().index()];
+            record.holder = Holder::Store;
+            record.arrival = arrival;
+            inner.free.insert(arrival, frame);
+        }
+    }
+
+    /// Takes up to `count` free frames that `wanted` agrees to, oldest first, and appends them to `taken`.
+    pub fn take(&self, count: usize, wanted: impl Fn(&Frame<D>) -> bool, taken: &mut Vec<Frame<D>>) {
+        let mut inner = self.inner.lock();
+        let arrivals: Vec<u64> = inner
+            .free
+            .iter()
+            .filter(|(_, frame)| frame.pins() == 0 && wanted(frame))
+            .map(|(arrival, _)| *arrival)
+            .take(count)
+            .collect();
+        for arrival in arrivals {
+            if let Some(frame) = inner.free.remove(&arrival) {
+                inner.records[frame.id().index()].holder = Holder::Thief;
+                taken.push(frame);
+            }
+        }
+    }
+
+    /// Takes the free frame with this number, if the store holds it unpinned and `wanted` agrees.
+    pub fn take_frame(&self, frame: FrameId, wanted: impl Fn(&Frame<D>) -> bool) -> Option<Frame<D>> {
+        let mut inner = self.inner.lock();
+        let record = inner.records.get(frame.index()).filter(|record| record.holder == Holder::Store)?;
+        let arrival = record.arrival;
+        inner.free.get(&arrival).filter(|frame| frame.pins() == 0 && wanted(frame))?;
+        let taken = inner.free.remove(&arrival)?;
+        inner.records[frame.index()].holder = Holder::Thief;
+        Some(taken)
+    }
+
+    /// Number of free frames in the store.
+    pub fn free_frames(&self) -> usize {
+        self.inner.lock().free.len()
+    }
+
+    /// Number of free frames in the store that `wanted` agrees to.
+    pub fn count_free(&self, wanted: impl Fn(&Frame<D>) -> bool) -> usize {
+        self.inner.lock().free.values().filter(|frame| frame.pins() == 0 && wanted(frame)).count()
+    }
+
+    /// The book of frames, for many questions under one lock.
+    pub fn directory(&self) -> Directory<'_, D> {
+        Directory(self.inner.lock())
+    }
+
+    /// Gives a frame back to the driver. Returns its bytes.
+    ///
+    /// # Errors
+    /// `Mapped` hands it back while any page is still mapped to it. When the driver refuses, the frame stays on the
+    /// retry list, counted as mapped, and [`FrameStore::retry`] tries again.
+    pub fn release(&self, frame: Frame<D>) -> Result<u64, ReleaseError<D>> {
+        let id = frame.id();
+        if !self.inner.lock().records[id.index()].mappings.is_empty() {
+            return Err(ReleaseError::Mapped(frame));
+        }
+        let bytes = frame.bytes();
+        match frame.release() {
+            Ok(()) => {
+                self.note_released(id, bytes);
+                Ok(bytes)
+            }
+            Err(Returned { owner, error }) => {
+                let mut inner = self.inner.lock();
+                inner.records[id.index()].holder = Holder::Store;
+                inner.unreleased.push(owner);
+                Err(ReleaseError::Driver(error))
+            }
+        }
+    }
+
+    /// Tries once more to release the frames whose release failed. Returns the bytes that went.
+    pub fn retry(&self) -> u64 {
+        let frames = std::mem::take(&mut self.inner.lock().unreleased);
+        frames.into_iter().filter_map(|frame| self.release(frame).ok()).sum()
+    }
+
+    /// Number of frames whose release failed and that wait for another try.
+    pub fn unreleased_frames(&self) -> usize {
+        self.inner.lock().unreleased.len()
+    }
+
+    /// Forgets all mappings of a segment that is gone. Those that could not be unmapped are on the device's retry list.
+    pub fn forget_mappings(&self, segment: SegmentId) {
+        for record in &mut self.inner.lock().records {
+            record.mappings.retain(|place| place.segment != segment);
+        }
+    }
+
+    fn note_released(&self, id: FrameId, bytes: u64) {
+        let mut inner = self.inner.lock();
+        inner.records[id.index()].holder = Holder::Nobody;
+        inner.unused.push(id);
+        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_holder(&self, frame: FrameId, holder: Holder) {
+        self.inner.lock().records[frame.index()].holder = holder;
+    }
+
+    pub(crate) fn note_mapped(&self, frame: FrameId, place: Place) {
+        self.inner.lock().records[frame.index()].mappings.push(place);
+    }
+
+    pub(crate) fn note_unmapped(&self, frame: FrameId, place: Place) {
+        self.inner.lock().records[frame.index()].mappings.retain(|known| *known != place);
+    }
+}

@@ -1,0 +1,313 @@
+//! A segment: a reservation, and the mappings in it, page by page.
+//!
+//! Main type: [`Segment`]. Neighbours: a heap owns segments and decides which page needs what; the `FrameStore` keeps
+//! the book of who holds each frame; placement never comes down here.
+//!
+//! A page is unmapped, held or stale ([`PageState`]). Held means that the frame is in this page's slot and access is
+//! granted: usable with no driver call, which one bit of a bitmap says. A page mapped without access counts as stale:
+//! its frame is elsewhere until access is granted, so a failure half-way leaves nothing that looks usable.
+
+use core::fmt;
+
+use bitvec::vec::BitVec;
+
+use crate::driver::Driver;
+use crate::error::{DriverError, Returned};
+use crate::fence::{Use, Uses};
+use crate::frame::Frame;
+use crate::frame_store::{FrameStore, Holder};
+use crate::mapping::{Access, Mapping};
+use crate::reservation::{PageState, Place, Reservation};
+use crate::sync::Arc;
+use crate::units::{Address, FrameId, PageRange, SegmentId};
+
+struct Slot<D: Driver> {
+    // Before the frame, so that it is unmapped before the handle goes when both are dropped.
+    mapping: Option<Mapping<D>>,
+    frame: Option<Frame<D>>,
+}
+
+/// A reservation and the mappings in it. Pages are numbered from its start.
+pub struct Segment<D: Driver> {
+    id: SegmentId,
+    store: Arc<FrameStore<D>>,
+    // Grows with the highest page ever mapped.
+    slots: Vec<Slot<D>>,
+    held: BitVec<u64>,
+    mapped: BitVec<u64>,
+    // Last, so that everything is unmapped before it goes.
+    reservation: Reservation<D>,
+}
+
+impl<D: Driver> fmt::Debug for Segment<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("id", &self.id)
+            .field("reservation", &self.reservation)
+            .field("held", &self.held.count_ones())
+            .field("mapped", &self.mapped.count_ones())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Segment<D> {
+    /// Reserves `bytes` of addresses (a multiple of the granularity) aligned to `alignment` bytes.
+    ///
+    /// # Errors
+    /// What the driver says to the reservation.
+    pub fn new(
+        id: SegmentId,
+        store: &Arc<FrameStore<D>>,
+        bytes: u64,
+        alignment: u64,
+    ) -> Result<Self, DriverError> {
+        let reservation = Reservation::new(store.device(), bytes, alignment)?;
+        Ok(Self {
+            id,
+            store: Arc::clone(store),
+            slots: Vec::new(),
+            held: BitVec::new(),
+            mapped: BitVec::new(),
+            reservation,
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// Its first address.
+    pub fn address(&self) -> Address {
+        self.reservation.address()
+    }
+
+    /// Bytes of addresses.
+    pub fn bytes(&self) -> u64 {
+        self.reservation.bytes()
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> u32 {
+        u32::try_from(self.bytes() / self.page_bytes()).unwrap_or(u32::MAX)
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.store.frame_bytes()
+    }
+
+    fn place(&self, page: u32) -> Place {
+        Place { segment: self.id, page }
+    }
+
+    /// What the page is.
+    pub fn state(&self, page: u32) -> PageState {
+        match self.slots.get(page as usize) {
+            Some(Slot { frame: Some(frame), .. }) => PageState::Held(frame.id()),
+            Some(Slot { mapping: Some(mapping), .. }) => PageState::Stale(mapping.frame()),
+            _ => PageState::Unmapped,
+        }
+    }
+
+    /// Whether the page is held.
+    pub fn is_held(&self, page: u32) -> bool {
+        self.held.get(page as usize).is_some_and(|bit| *bit)
+    }
+
+    /// Whether every page of the range is held: checked a word at a time.
+    pub fn all_held(&self, pages: PageRange) -> bool {
+        self.held.get(pages.indices()).is_some_and(|bits| bits.all())
+    }
+
+    /// The pages of the range that are not held, in order.
+    pub fn not_held(&self, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
+        let known = pages.end().min(u32::try_from(self.held.len()).unwrap_or(u32::MAX)).max(pages.first);
+        self.held[(pages.first as usize).min(known as usize)..known as usize]
+            .iter_zeros()
+            .map(move |at| pages.first + at as u32)
+            .chain(known..pages.end())
+    }
+
+    /// Number of held pages.
+    pub fn held_pages(&self) -> u32 {
+        self.held.count_ones() as u32
+    }
+
+    /// Number of mapped pages, held and stale.
+    pub fn mapped_pages(&self) -> u32 {
+        self.mapped.count_ones() as u32
+    }
+
+    /// The frame that the page holds.
+    pub fn frame(&self, page: u32) -> Option<&Frame<D>> {
+        self.slots.get(page as usize).and_then(|slot| slot.frame.as_ref())
+    }
+
+    /// The same, to pin or unpin it.
+    pub fn frame_mut(&mut self, page: u32) -> Option<&mut Frame<D>> {
+        self.slots.get_mut(page as usize).and_then(|slot| slot.frame.as_mut())
+    }
+
+    /// The page's mapping, held or stale.
+    pub fn mapping(&self, page: u32) -> Option<&Mapping<D>> {
+        self.slots.get(page as usize).and_then(|slot| slot.mapping.as_ref())
+    }
+
+    fn grow_to(&mut self, page: u32) {
+        let len = page as usize + 1;
+        if self.slots.len() < len {
+            self.slots.resize_with(len, || Slot { mapping: None, frame: None });
+            self.held.resize(len, false);
+            self.mapped.resize(len, false);
+        }
+    }
+
+    /// Maps the frame at an unmapped page. The page is stale until access is granted and the frame moves in
+    /// ([`Segment::grant`], [`Segment::hold`]).
+    ///
+    /// # Errors
+    /// What the driver says; nothing has changed then.
+    ///
+    /// # Panics
+    /// If the page is mapped: the caller unmaps first.
+    pub fn map(&mut self, page: u32, frame: &Frame<D>) -> Result<(), DriverError> {
+        self.grow_to(page);
+        assert!(!self.mapped[page as usize], "page {page} of {:?} is mapped already", self.id);
+        let offset_bytes = u64::from(page) * self.page_bytes();
+        let mapping = self.reservation.map(offset_bytes, frame)?;
+        self.store.note_mapped(frame.id(), self.place(page));
+        self.slots[page as usize].mapping = Some(mapping);
+        self.mapped.set(page as usize, true);
+        Ok(())
+    }
+
+    /// Grants access over the range with one call. Every page of it must be mapped.
+    ///
+    /// # Errors
+    /// What the driver says; no access has changed then.
+    pub fn grant(&mut self, pages: PageRange) -> Result<(), DriverError> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let page_bytes = self.page_bytes();
+        let address = self.address().add(u64::from(pages.first) * page_bytes);
+        self.store.device().set_access(address, u64::from(pages.count) * page_bytes)?;
+        for slot in &mut self.slots[pages.indices()] {
+            if let Some(mapping) = &mut slot.mapping {
+                mapping.set_access(Access::Granted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the frame into a page that is mapped to it with access: the page is held from now on. With a frame that
+    /// was here before, this is the second half of a revival.
+    ///
+    /// # Panics
+    /// If the page is not mapped to this very frame, with access.
+    pub fn hold(&mut self, page: u32, frame: Frame<D>) {
+        let slot = &mut self.slots[page as usize];
+        let fits = slot
+            .mapping
+            .as_ref()
+            .is_some_and(|mapping| mapping.frame() == frame.id() && mapping.access() == Access::Granted);
+        assert!(fits && slot.frame.is_none(), "page {page} of {:?} can't hold {:?}", self.id, frame.id());
+        self.store.note_holder(frame.id(), Holder::Page(Place { segment: self.id, page }));
+        slot.frame = Some(frame);
+        self.held.set(page as usize, true);
+    }
+
+    /// Takes the frame out of a held page, which is stale from now on. `last_use` is the last use through this page;
+    /// it goes with the frame as its only unordered use, and stays with the mapping.
+    ///
+    /// Returns `None` if the page is not held, or its frame is pinned.
+    pub fn take(&mut self, page: u32, last_use: Option<Use>) -> Option<Frame<D>> {
+        let slot = self.slots.get_mut(page as usize)?;
+        let mut frame = slot.frame.take_if(|frame| frame.pins() == 0)?;
+        frame.set_uses(last_use.into_iter().collect::<Uses>());
+        if let Some(mapping) = &mut slot.mapping {
+            mapping.set_last_use(last_use);
+        }
+        self.held.set(page as usize, false);
+        self.store.note_holder(frame.id(), Holder::Thief);
+        Some(frame)
+    }
+
+    /// Unmaps stale pages, given in ascending order: with one call for each run of neighbours where the device allows
+    /// that. The caller has seen their last uses done.
+    ///
+    /// # Errors
+    /// The first failure; the pages that were not reached, or whose unmap failed, are stale as before.
+    ///
+    /// # Panics
+    /// If a page is not stale.
+    pub fn unmap_stale(&mut self, pages: &[u32]) -> Result<(), DriverError> {
+        let longest = if self.store.device().capabilities().unmap_spans_mappings { usize::MAX } else { 1 };
+        let mut rest = pages;
+        while let Some(&first) = rest.first() {
+            let run = rest.iter().zip(first..).take_while(|(page, at)| **page == *at).count().min(longest);
+            let (now, later) = rest.split_at(run);
+            rest = later;
+            self.unmap_run(now)?;
+        }
+        Ok(())
+    }
+
+    fn unmap_run(&mut self, pages: &[u32]) -> Result<(), DriverError> {
+        for &page in pages {
+            assert!(
+                self.mapped[page as usize] && !self.held[page as usize],
+                "page {page} of {:?} is not stale",
+                self.id
+            );
+        }
+        let address = self.address().add(u64::from(pages[0]) * self.page_bytes());
+        let count = pages.len() as u64;
+        self.store.device().unmap(address, count * self.page_bytes(), count)?;
+        for &page in pages {
+            if let Some(mapping) = self.slots[page as usize].mapping.take() {
+                self.store.note_unmapped(mapping.frame(), self.place(page));
+                mapping.forget_unmapped();
+            }
+            self.mapped.set(page as usize, false);
+        }
+        Ok(())
+    }
+
+    /// The stale pages, in order.
+    pub fn stale_pages(&self) -> impl Iterator<Item = u32> + '_ {
+        self.mapped.iter_ones().filter(|at| !self.held[*at]).map(|at| at as u32)
+    }
+
+    /// Unmaps everything, as few calls as can be, and puts the frames into the store. For the end of a heap: no block
+    /// lives here and all uses are done.
+    ///
+    /// # Errors
+    /// The first failure. All frames are in the store by then; what could not be unmapped is stale.
+    pub fn clear(&mut self) -> Result<(), DriverError> {
+        let pages: Vec<u32> = self.mapped.iter_ones().map(|at| at as u32).collect();
+        let frames: Vec<Frame<D>> = pages.iter().filter_map(|&page| self.take(page, None)).collect();
+        self.store.put(frames);
+        let stale: Vec<u32> = self.stale_pages().collect();
+        self.unmap_stale(&stale)
+    }
+
+    /// Gives the addresses back.
+    ///
+    /// # Errors
+    /// The segment comes back when the driver refuses, or when a page is still mapped.
+    pub fn unreserve(self) -> Result<(), Box<Returned<Self>>> {
+        let Self { id, store, slots, held, mapped, reservation } = self;
+        reservation.unreserve().map_err(|Returned { owner: reservation, error }| {
+            Box::new(Returned { owner: Self { id, store, slots, held, mapped, reservation }, error })
+        })
+    }
+
+    /// The frame that a stale page is still mapped to, and the last use through the page.
+    pub fn stale(&self, page: u32) -> Option<(FrameId, Option<Use>)> {
+        match self.slots.get(page as usize) {
+            Some(Slot { mapping: Some(mapping), frame: None }) => Some((mapping.frame(), mapping.last_use())),
+            _ => None,
+        }
+    }
+}

@@ -35,8 +35,8 @@ pub(crate) enum Defect {
     KeepsBlock,
 }
 
-/// Whole pages, each with a frame of its own; addresses are never used again. Notes what it hears; at an `e` also how many of the
-/// events that it recorded, one at each `u`, are done.
+/// Whole pages, each with a frame of its own; addresses are never used again. Notes what it hears; at an `e` also how
+/// many of the events that it recorded, one at each `u`, are done.
 pub(crate) struct Toy {
     emulator: Emulator,
     defect: Defect,

@@ -1,17 +1,18 @@
 //! Every allocation is a `cudaMalloc`, every free a `cudaFree`.
 //!
-//! Main types: [`Direct`], [`DirectBlock`]. Neighbours: the driver does all the work (`BaselineDriver`); what the emulated one
-//! makes of it is modelled, and `concertina-emulator` says how: requests of 1 MiB or more take whole granules, smaller ones share
-//! granules in steps of 256 bytes. No driver documents what it does.
+//! Main types: [`Direct`], [`DirectBlock`]. Neighbours: the driver does all the work (`BaselineDriver`); what the
+//! emulated one makes of it is modelled, and `concertina-emulator` says how: requests of 1 MiB or more take whole
+//! granules, smaller ones share granules in steps of 256 bytes. No driver documents what it does.
 
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_vmm::{Address, BaselineDriver};
 
 /// No allocator between the program and the driver.
 ///
-/// It fragments nothing, since the driver may put each allocation on any granules that are free. It pays in time: both calls
-/// go to the driver, and `cudaFree` waits until the device has finished all work (CUDA Runtime API, "implicit synchronization").
-/// That wait also settles every question of streams: a block that is freed is used by nobody.
+/// It fragments nothing, since the driver may put each allocation on any granules that are free. It pays in time:
+/// both calls go to the driver, and `cudaFree` waits until the device has finished all work (CUDA Runtime API,
+/// "implicit synchronization"). That wait also settles every question of streams: a block that is freed is used by
+/// nobody.
 #[derive(Debug)]
 pub struct Direct<D> {
     driver: D,

@@ -8,6 +8,8 @@
 //!
 //! Caches that keep freed blocks (PyTorch's two modes, RMM's pool) belong here too and are not there yet.
 
+#![forbid(unsafe_code)]
+
 mod direct;
 
 pub use direct::{Direct, DirectBlock};

@@ -1,12 +1,14 @@
 //! What `direct` needs and pays, against numbers worked out by hand.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::Path;
 
 use concertina_baselines::Direct;
 use concertina_emulator::{CallCost, CostTable, Emulator, EmulatorConfig};
 use concertina_trace::{LoadedTrace, Replay, ReplayReport, TraceReader};
 use concertina_vmm::Call;
 
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/traces");
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -34,8 +36,7 @@ fn load(text: &str) -> LoadedTrace {
 }
 
 fn bundled(name: &str) -> LoadedTrace {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/traces"));
-    LoadedTrace::open(&folder.join(format!("{name}.trace.zst"))).unwrap()
+    LoadedTrace::open(&Path::new(FOLDER).join(format!("{name}.trace.zst"))).unwrap()
 }
 
 #[test]
@@ -84,13 +85,41 @@ fn the_worked_examples_fit_their_devices_and_every_free_waits() {
     }
 }
 
+/// The page `docs/worked-examples.md` prints these, in milliseconds.
 #[test]
-fn a_trace_of_three_streams_runs_with_a_wait_at_every_free() {
-    let trace = bundled("s7_streams");
-    let report = run(&trace, 80 << 30);
-    assert!(report.completed(), "{:?}", report.failure);
-    assert_eq!(report.live_peak_bytes, 16_187_545_742);
-    assert_eq!(report.counts.of(Call::Malloc), 92_468);
-    assert_eq!(report.host_waits(), 92_400);
-    assert!(report.mapped_peak_bytes() >= report.live_peak_bytes);
+fn modelled_times_are_those_of_the_page_on_the_worked_examples() {
+    for (name, ns) in
+        [("s1_middle", 1_155_486), ("s2_big_then_alternate", 13_324_405), ("s3_three_holes", 1_284_463)]
+    {
+        let trace = bundled(name);
+        let emulator = Emulator::new(EmulatorConfig::default()).unwrap();
+        let report = Replay::new(&trace, &emulator).run(&mut Direct::new(emulator.clone()));
+        assert_eq!(report.modelled_driver_ns(), ns, "{name}: change the page too");
+    }
+    let trace = bundled("t1_gpt2_train");
+    let emulator = Emulator::new(EmulatorConfig::default()).unwrap();
+    let report = Replay::new(&trace, &emulator).run(&mut Direct::new(emulator.clone()));
+    assert_eq!(report.counts.memory_calls(), 310_711);
+    assert_eq!(report.host_waits(), 154_891);
+    assert_eq!(report.modelled_driver_ns() / 100_000_000, 197, "t1: change the page too");
+}
+
+#[test]
+fn every_bundled_trace_completes_and_keeps_its_blocks_apart() {
+    let mut traces = 0;
+    for file in fs::read_dir(FOLDER).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "zst") {
+            continue;
+        }
+        traces += 1;
+        let trace = LoadedTrace::open(&path).unwrap();
+        let report = run(&trace, 80 << 30);
+        assert!(report.completed(), "{}: {:?}", trace.name(), report.failure);
+        assert_eq!(report.live_peak_bytes, trace.live_peak().bytes, "{}", trace.name());
+        assert_eq!(report.marks.len(), trace.marks().len(), "{}", trace.name());
+        assert_eq!(report.host_waits(), report.counts.of(Call::Free), "{}", trace.name());
+        assert!(report.mapped_peak_bytes() >= report.live_peak_bytes, "{}", trace.name());
+    }
+    assert_eq!(traces, 13);
 }

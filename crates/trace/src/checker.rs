@@ -1,4 +1,5 @@
-//! Looks at every block that an allocator hands out, through the emulator's page tables and not through the allocator's eyes.
+//! Looks at every block that an allocator hands out, through the emulator's page tables and not through the
+//! allocator's eyes.
 //!
 //! Main types: `Checker`, [`Violation`], [`ViolationKind`], [`BlockPlace`]. Neighbours: `replay` calls it at each
 //! allocation and free; `intervals` keeps what the live blocks occupy.
@@ -140,7 +141,8 @@ pub(crate) struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// A checker of blocks on this device that must begin at multiples of `alignment_bytes`, with room for `slots` live ones.
+    /// A checker of blocks on this device that must begin at multiples of `alignment_bytes`, with room for `slots`
+    /// live ones.
     pub(crate) fn new(emulator: &'a Emulator, slots: usize, alignment_bytes: u64) -> Self {
         Self {
             emulator,

@@ -1,7 +1,7 @@
 //! One event of a trace, from its line and back.
 //!
-//! Main types: [`Event`], [`Letter`]. Neighbours: `reader` and `writer` turn files into events and back, `live` checks
-//! what only the events before can tell, `loaded` keeps them with their IDs resolved.
+//! Main types: [`Event`], [`Letter`]. Neighbours: `reader` and `writer` turn files into events and back, `live`
+//! checks what only the events before can tell, `loaded` keeps them with their IDs resolved.
 
 use std::fmt;
 use std::str::FromStr;

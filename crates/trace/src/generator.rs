@@ -1,7 +1,7 @@
 //! Traces made by rule and seed, for the question at hand and for readers who want to follow one by hand.
 //!
-//! Main types: [`Generator`], [`GeneratorOptions`], [`GeneratorError`]. Neighbours: each kind has its file below; `writer`
-//! stores what they make, `loaded` replays it.
+//! Main types: [`Generator`], [`GeneratorOptions`], [`GeneratorError`]. Neighbours: each kind has its file below;
+//! `writer` stores what they make, `loaded` replays it.
 
 mod builder;
 mod draw;

@@ -1,6 +1,7 @@
 //! Ranges of bytes that do not overlap, each with an owner.
 //!
-//! Main types: [`Intervals`], [`Clash`]. Neighbours: `checker` has one for addresses and one for each piece of memory.
+//! Main types: [`Intervals`], [`Clash`]. Neighbours: `checker` has one for addresses and one for each piece of
+//! memory.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,11 @@
-//! Allocation traces of GPU programs: the format, its reader and writer, made traces, figures of a trace, and a replay that
-//! drives an allocator on the emulated device and checks what it hands out.
+//! Allocation traces of GPU programs: the format, its reader and writer, made traces, figures of a trace, and a
+//! replay that drives an allocator on the emulated device and checks what it hands out.
 //!
-//! Main types: [`TraceReader`], [`TraceWriter`], [`LoadedTrace`], [`Generator`], [`Replay`]. Neighbours: `concertina-baselines` and the
-//! benches implement [`target::ReplayTarget`]; `xtask` is the command line. The format is in `docs/trace-format.md`.
+//! Main types: [`TraceReader`], [`TraceWriter`], [`LoadedTrace`], [`Generator`], [`Replay`]. Neighbours:
+//! `concertina-baselines` and the benches implement [`target::ReplayTarget`]; `xtask` is the command line. The format
+//! is in `docs/trace-format.md`.
+
+#![forbid(unsafe_code)]
 
 mod checker;
 mod event;

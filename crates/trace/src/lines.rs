@@ -10,7 +10,8 @@ use zstd::stream::read::Decoder;
 
 use crate::mistake::{Mistake, ReadError, ReadErrorKind, excerpt};
 
-/// Longest line that is read, in bytes without the line break. Events need under 50; labels and headers are free text.
+/// Longest line that is read, in bytes without the line break. Events need under 50; labels and headers are free
+/// text.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// First bytes of a zstd frame (RFC 8878, section 3.1.1).

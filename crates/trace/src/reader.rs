@@ -1,7 +1,7 @@
 //! Reads a trace event by event, checking each against the format and against the events before.
 //!
-//! Main types: [`TraceReader`], [`Trace`]. Neighbours: `lines` gives the lines, `event` reads one, `live` knows which IDs
-//! are live, `loaded` keeps a whole trace for a timed replay.
+//! Main types: [`TraceReader`], [`Trace`]. Neighbours: `lines` gives the lines, `event` reads one, `live` knows which
+//! IDs are live, `loaded` keeps a whole trace for a timed replay.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,7 @@
 //! Runs a trace on an allocator over the emulated device.
 //!
-//! Main types: [`Replay`], [`Progress`]. Neighbours: `loaded` has the trace, `target` the allocator, `checker` looks at every
-//! block if asked to, `report` takes the figures.
+//! Main types: [`Replay`], [`Progress`]. Neighbours: `loaded` has the trace, `target` the allocator, `checker` looks
+//! at every block if asked to, `report` takes the figures.
 
 use std::time::Instant;
 
@@ -31,8 +31,8 @@ impl Progress for () {
 
 /// A replay to be run: a trace, and the emulated device that the allocator was made on.
 ///
-/// Each event but a mark stands for one further operation that the program queued, which is what events of the emulator
-/// count ([`EventCompletion::AfterOperations`](concertina_emulator::EventCompletion)).
+/// Each event but a mark stands for one further operation that the program queued, which is what events of the
+/// emulator count ([`EventCompletion::AfterOperations`](concertina_emulator::EventCompletion)).
 #[derive(Debug)]
 pub struct Replay<'a> {
     trace: &'a LoadedTrace,
@@ -41,13 +41,14 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// A replay without the checker. The emulator should be new but for the allocator: the report has all of its counts.
+    /// A replay without the checker. The emulator should be new but for the allocator: the report has all of its
+    /// counts.
     pub const fn new(trace: &'a LoadedTrace, emulator: &'a Emulator) -> Self {
         Self { trace, emulator, alignment_bytes: None }
     }
 
-    /// The same with the checker on: every block is looked up in the emulator's page tables, and must begin at a multiple
-    /// of `alignment_bytes`.
+    /// The same with the checker on: every block is looked up in the emulator's page tables, and must begin at a
+    /// multiple of `alignment_bytes`.
     #[must_use]
     pub const fn checked(mut self, alignment_bytes: u64) -> Self {
         self.alignment_bytes = Some(alignment_bytes);

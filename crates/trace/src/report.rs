@@ -1,7 +1,7 @@
 //! What came out of a replay.
 //!
-//! Main types: [`ReplayReport`], [`ReplayFailure`], [`FailureCause`], [`MarkReport`]. Neighbours: `replay` makes it; the
-//! benches and `xtask` print it.
+//! Main types: [`ReplayReport`], [`ReplayFailure`], [`FailureCause`], [`MarkReport`]. Neighbours: `replay` makes it;
+//! the benches and `xtask` print it.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use concertina_vmm::Call;
 use crate::checker::Violation;
 use crate::target::TargetError;
 
-/// Figures of one replay. Counts are those of the emulator since it was made, so the calls with which the allocator set
-/// itself up are among them, and those that give everything back after the last event are not.
+/// Figures of one replay. Counts are those of the emulator since it was made, so the calls with which the allocator
+/// set itself up are among them, and those that give everything back after the last event are not.
 #[derive(Debug)]
 pub struct ReplayReport {
     /// Events that were replayed, the failed one not among them.
@@ -23,7 +23,8 @@ pub struct ReplayReport {
     pub live_bytes: u64,
     /// Most bytes of addresses in use for placement at once, as the allocator counts them.
     pub address_peak_bytes: u64,
-    /// What the emulator counted: driver calls by kind, mapped and reserved bytes and their peaks, waits, modelled time.
+    /// What the emulator counted: driver calls by kind, mapped and reserved bytes and their peaks, waits, modelled
+    /// time.
     pub counts: Counts,
     /// One a mark, in order, as far as the replay came.
     pub marks: Vec<MarkReport>,

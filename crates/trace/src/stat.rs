@@ -1,6 +1,7 @@
 //! Figures of a trace: what is in it, how much is live and for how long.
 //!
-//! Main types: [`TraceStat`], [`SizeClass`], [`StreamStat`], [`Lifetimes`]. Neighbours: made from `loaded`; `xtask` prints it.
+//! Main types: [`TraceStat`], [`SizeClass`], [`StreamStat`], [`Lifetimes`]. Neighbours: made from `loaded`; `xtask`
+//! prints it.
 
 use crate::event::Letter;
 use crate::loaded::{LoadedTrace, Step};

@@ -1,7 +1,7 @@
 //! The small trait behind which every allocator stands that traces are replayed on.
 //!
-//! Main types: [`ReplayTarget`], [`TargetError`]. Neighbours: `replay` drives it; the baselines and the benches' adapter of
-//! Concertina implement it.
+//! Main types: [`ReplayTarget`], [`TargetError`]. Neighbours: `replay` drives it; the baselines and the benches'
+//! adapter of Concertina implement it.
 
 use std::error::Error;
 
@@ -27,11 +27,12 @@ impl From<DriverError> for TargetError {
 
 /// An allocator as a trace sees it, on an emulated device.
 ///
-/// Stream numbers are those of [`Step`](crate::Step): from 0 on without gaps, 0 the default stream. Whoever implements this
-/// owns the emulator's streams and makes one when a number is met first.
+/// Stream numbers are those of [`Step`](crate::Step): from 0 on without gaps, 0 the default stream. Whoever
+/// implements this owns the emulator's streams and makes one when a number is met first.
 ///
-/// What the driver can count is read from the emulator: mapped bytes, driver calls, events, waits of the host, modelled
-/// time. So a target makes no driver call on behalf of the program, which would be counted as the allocator's.
+/// What the driver can count is read from the emulator: mapped bytes, driver calls, events, waits of the host,
+/// modelled time. So a target makes no driver call on behalf of the program, which would be counted as the
+/// allocator's.
 pub trait ReplayTarget {
     /// What the allocator hands out; the replay keeps it while the block lives.
     type Block;
@@ -57,17 +58,18 @@ pub trait ReplayTarget {
     /// [`TargetError`]; the replay ends there.
     fn record_stream(&mut self, block: &mut Self::Block, stream: u32) -> Result<(), TargetError>;
 
-    /// The program made work queued on `stream` from here on wait for all work queued on `on` up to here. An allocator may
-    /// use what it learns. The emulator need not be told: its events complete a fixed number of operations after their record,
-    /// so whatever is recorded on `stream` from here on completes after all that was recorded on `on` before.
+    /// The program made work queued on `stream` from here on wait for all work queued on `on` up to here. An
+    /// allocator may use what it learns. The emulator need not be told: its events complete a fixed number of
+    /// operations after their record, so whatever is recorded on `stream` from here on completes after all that was
+    /// recorded on `on` before.
     ///
     /// # Errors
     /// [`TargetError`]; the replay ends there.
     fn stream_wait(&mut self, stream: u32, on: u32) -> Result<(), TargetError>;
 
     /// The program made the host wait for `stream`, or for the whole device. The target passes it on to the emulator
-    /// (`Emulator::synchronize_stream`, `Emulator::synchronize_device`), if it has recorded events there, and may use what
-    /// it learns.
+    /// (`Emulator::synchronize_stream`, `Emulator::synchronize_device`), if it has recorded events there, and may use
+    /// what it learns.
     ///
     /// # Errors
     /// [`TargetError`]; the replay ends there.
@@ -79,7 +81,7 @@ pub trait ReplayTarget {
     /// [`TargetError`]; the replay ends there.
     fn release_cached(&mut self) -> Result<(), TargetError>;
 
-    /// Most bytes of addresses that were in use for placement at once: for each reservation, from its start to the end of
-    /// its last page ever used. For `cudaMalloc`, the bytes allocated.
+    /// Most bytes of addresses that were in use for placement at once: for each reservation, from its start to the
+    /// end of its last page ever used. For `cudaMalloc`, the bytes allocated.
     fn address_peak_bytes(&self) -> u64;
 }

@@ -1,6 +1,7 @@
 //! Writes traces, plain or zstd. What it writes, the reader reads: mistakes are refused before they reach the file.
 //!
-//! Main types: [`TraceWriter`], [`WriteError`]. Neighbours: `event` and `header` give the lines, `live` checks the IDs.
+//! Main types: [`TraceWriter`], [`WriteError`]. Neighbours: `event` and `header` give the lines, `live` checks the
+//! IDs.
 
 use std::fmt;
 use std::fs::File;
@@ -16,7 +17,8 @@ use crate::live::LiveIds;
 use crate::mistake::Mistake;
 use crate::reader::{FORMAT_NAME, FORMAT_VERSION, Trace};
 
-/// zstd level of written traces. A trace is written once and read often, and reading does not get slower with it.
+/// zstd level of written traces: a million events of a training program take 573 KB and 5 s at 19, 962 KB and 0.2 s
+/// at 12. A trace is written once, kept and read often, and reading is as fast at any level.
 const ZSTD_LEVEL: i32 = 19;
 
 /// Why a trace can't be written.
@@ -73,7 +75,8 @@ impl<W: Write> TraceWriter<W> {
     /// Writes one event.
     ///
     /// # Errors
-    /// [`WriteError::Mistake`] if a reader would refuse it here; nothing is written then, and the next event may follow.
+    /// [`WriteError::Mistake`] if a reader would refuse it here; nothing is written then, and the next event may
+    /// follow.
     pub fn write(&mut self, event: &Event) -> Result<(), WriteError> {
         let mistake = |mistake| WriteError::Mistake { line: self.line + 1, mistake };
         event.check().map_err(mistake)?;

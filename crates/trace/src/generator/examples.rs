@@ -1,4 +1,5 @@
-//! The three examples by which fragmentation is explained, small enough to follow by hand (`docs/worked-examples.md`).
+//! The three examples by which fragmentation is explained, small enough to follow by hand
+//! (`docs/worked-examples.md`).
 //!
 //! Neighbours: `builder` makes the trace; `benches/traces` holds the same three.
 

@@ -23,8 +23,8 @@ const ROUNDS: u32 = 12;
 /// The later requests, in MiB.
 const LATER_REQUEST_MIB: std::ops::RangeInclusive<u64> = 300..=900;
 
-/// `holes` holes, then 512 MiB. Then, round by round: blocks are freed and others allocated in their place, the large block
-/// is freed, and another large one comes that no hole fits.
+/// Makes `holes` holes, then asks for 512 MiB. Then, round by round: blocks are freed and others allocated in their
+/// place, the large block is freed, and another large one comes that no hole fits.
 pub(super) fn small_holes(rng: &mut ChaCha8Rng, seed: u64, holes: u64) -> Trace {
     let mut trace = Builder::new();
     let mut kept = Vec::new();

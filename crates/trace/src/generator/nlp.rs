@@ -12,7 +12,7 @@ use super::draw::log_uniform;
 use crate::reader::Trace;
 
 const LAYERS: usize = 8;
-const HIDDEN: u64 = 2_048;
+const HIDDEN: u64 = 1_024;
 const HEADS: u64 = 16;
 const VOCABULARY: u64 = 16_000;
 /// Weights and optimizer state are fp32, …
@@ -22,7 +22,7 @@ const ACTIVATION_BYTES: u64 = 2;
 /// … token numbers 64-bit.
 const TOKEN_BYTES: u64 = 8;
 /// Tokens that a batch may have, padding included: what the loader fills batches up to.
-const TOKEN_BUDGET: u64 = 33_000;
+const TOKEN_BUDGET: u64 = 40_000;
 /// Sentences of 16 to 511 tokens, as powers of two.
 const LENGTH_EXPONENTS: Range<u32> = 4..9;
 const MOST_SENTENCES: u64 = 128;

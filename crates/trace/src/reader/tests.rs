@@ -134,7 +134,7 @@ fn a_zstd_file_cut_off_anywhere_is_an_error() {
             ReadErrorKind::Truncated => assert!(length >= 4),
             // Too short to be known as zstd.
             ReadErrorKind::Mistake(Mistake::NotATrace { .. } | Mistake::NotUtf8 { .. }) => {
-                assert!(length < 4)
+                assert!(length < 4);
             }
             other => panic!("cut to {length}: {other}"),
         }

@@ -1,5 +1,6 @@
 //! Every kind of event reaches the allocator, and the figures are those worked out by hand.
 
+use concertina_emulator::{Emulator, EmulatorConfig, EventCompletion};
 use concertina_vmm::Call;
 
 use super::toy::{Defect, PAGE, Toy, load, small_device};
@@ -13,11 +14,42 @@ fn every_event_reaches_the_allocator_in_order() {
     let emulator = small_device();
     let mut toy = Toy::new(&emulator, Defect::None);
     let report = Replay::new(&trace, &emulator).checked(512).run(&mut toy);
-    let heard =
-        ["a 100 0", "a 70000 1", "u page 0 1", "w 1 0", "y Some(1)", "y None", "f page 0", "e", "f page 1"];
+    let heard = [
+        "a 100 0",
+        "a 70000 1",
+        "u page 0 1",
+        "w 1 0",
+        "y Some(1)",
+        "y None",
+        "f page 0",
+        "e 1 of 1",
+        "f page 1",
+    ];
     assert_eq!(toy.heard, heard, "streams 0 and 9 are 0 and 1; the last free is the replay's own");
     assert!(report.completed() && report.cleanup_failure.is_none());
     assert_eq!(report.events, 10);
+}
+
+#[test]
+fn every_event_but_a_mark_is_one_operation() {
+    let late = EventCompletion::AfterOperations(3);
+    let config = EmulatorConfig::default().with_granularity(PAGE).with_capacity(64 * PAGE).unwrap();
+    let heard = |text: &str| {
+        let emulator = Emulator::new(config.clone().with_event_completion(late)).unwrap();
+        let mut toy = Toy::new(&emulator, Defect::None);
+        assert!(Replay::new(&load(text), &emulator).run(&mut toy).completed());
+        toy.heard.retain(|heard| heard.starts_with('e'));
+        toy.heard
+    };
+    // The third operation after the `u` finds it done.
+    assert_eq!(
+        heard("a 1 1 0\nu 1 1\ni mark\ne\ni mark\ne\ni mark\ne\n"),
+        ["e 0 of 1", "e 0 of 1", "e 1 of 1"]
+    );
+    // A wait of the host does so at once, if it is for this stream.
+    assert_eq!(heard("a 1 1 0\nu 1 1\ny *\ne\n"), ["e 1 of 1"]);
+    assert_eq!(heard("a 1 1 0\nu 1 1\ny 1\ne\n"), ["e 1 of 1"]);
+    assert_eq!(heard("a 1 1 0\nu 1 1\ny 0\ne\n"), ["e 0 of 1"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use concertina_emulator::{EmulatedHandle, EmulatedStream, Emulator, EmulatorConfig};
+use concertina_emulator::{EmulatedEvent, EmulatedHandle, EmulatedStream, Emulator, EmulatorConfig};
 use concertina_vmm::{Accessor, Address, Driver, DriverError, FrameProperties};
 
 use crate::loaded::LoadedTrace;
@@ -35,7 +35,8 @@ pub(crate) enum Defect {
     KeepsBlock,
 }
 
-/// Whole pages, each with a frame of its own; addresses are never used again.
+/// Whole pages, each with a frame of its own; addresses are never used again. Notes what it hears; at an `e` also how
+/// many of the events that it recorded, one at each `u`, are done.
 pub(crate) struct Toy {
     emulator: Emulator,
     defect: Defect,
@@ -45,6 +46,7 @@ pub(crate) struct Toy {
     /// By page.
     frames: HashMap<u64, EmulatedHandle>,
     pub(crate) streams: Vec<EmulatedStream>,
+    events: Vec<EmulatedEvent>,
     pub(crate) heard: Vec<String>,
     allocations: u32,
     frees: u32,
@@ -80,6 +82,7 @@ impl Toy {
             page_bytes: PAGE,
             frames: HashMap::new(),
             streams: (0..4).map(|_| emulator.stream()).collect(),
+            events: Vec::new(),
             heard: Vec::new(),
             allocations: 0,
             frees: 0,
@@ -172,7 +175,9 @@ impl ReplayTarget for Toy {
     fn record_stream(&mut self, block: &mut ToyBlock, stream: u32) -> Result<(), TargetError> {
         self.heard.push(format!("u page {} {stream}", block.first_page));
         let event = self.emulator.event_create()?;
-        Ok(self.emulator.event_record(&event, &self.streams[stream as usize])?)
+        self.emulator.event_record(&event, &self.streams[stream as usize])?;
+        self.events.push(event);
+        Ok(())
     }
 
     fn stream_wait(&mut self, stream: u32, on: u32) -> Result<(), TargetError> {
@@ -190,7 +195,11 @@ impl ReplayTarget for Toy {
     }
 
     fn release_cached(&mut self) -> Result<(), TargetError> {
-        self.heard.push("e".into());
+        let mut done = 0;
+        for event in &self.events {
+            done += u32::from(self.emulator.event_query(event)?);
+        }
+        self.heard.push(format!("e {done} of {}", self.events.len()));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Rules on the Markdown pages: links lead somewhere, and every `cargo xtask` command that a page shows exists.
 //!
-//! Main types: [`Page`]. Neighbours: commands are parsed by [`Cli`], just as the command line is.
+//! Main types: [`Page`], [`Code`]. Neighbours: commands are parsed by [`Cli`], just as the command line is.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,8 +19,25 @@ struct Page {
     anchors: Vec<String>,
     /// Where links lead, each with its line.
     links: Vec<(usize, String)>,
-    /// Lines of code and pieces of inline code that may be commands, each with its line.
-    code: Vec<(usize, String)>,
+    /// What may be commands.
+    code: Vec<Code>,
+}
+
+/// A piece of code on a page.
+#[derive(Debug)]
+struct Code {
+    line: usize,
+    text: String,
+    stands: Stands,
+}
+
+/// Where a piece of code stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// In a block, to be typed as it is.
+    Alone,
+    /// In a sentence, which may name a command without its arguments.
+    InText,
 }
 
 impl Page {
@@ -48,7 +65,8 @@ impl Page {
                     if let Some(heading) = &mut heading {
                         heading.push_str(&code);
                     }
-                    page.code.push((line_at(&range), code.into_string()));
+                    let (line, text) = (line_at(&range), code.into_string());
+                    page.code.push(Code { line, text, stands: Stands::InText });
                 }
                 Event::Text(piece) => {
                     if let Some(heading) = &mut heading {
@@ -65,14 +83,15 @@ impl Page {
     }
 
     fn push_commands(&mut self, first_line: usize, block: &str) {
-        let mut continued: Option<(usize, String)> = None;
-        for (index, line) in block.lines().enumerate() {
-            let (at, mut command) = continued.take().unwrap_or((first_line + index, String::new()));
-            command.push_str(line.strip_suffix('\\').unwrap_or(line));
-            if line.ends_with('\\') {
-                continued = Some((at, command));
+        let mut continued: Option<Code> = None;
+        for (index, part) in block.lines().enumerate() {
+            let begun = Code { line: first_line + index, text: String::new(), stands: Stands::Alone };
+            let mut code = continued.take().unwrap_or(begun);
+            code.text.push_str(part.strip_suffix('\\').unwrap_or(part));
+            if part.ends_with('\\') {
+                continued = Some(code);
             } else {
-                self.code.push((at, command));
+                self.code.push(code);
             }
         }
         self.code.extend(continued);
@@ -104,9 +123,9 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
                 report(*line, problem);
             }
         }
-        for (line, code) in &page.code {
+        for code in &page.code {
             if let Some(problem) = check_command(code) {
-                report(*line, problem);
+                report(code.line, problem);
             }
         }
     }
@@ -143,17 +162,25 @@ fn resolve(path: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-fn check_command(code: &str) -> Option<Problem> {
-    let (_, arguments) = code.split_once("cargo xtask ")?;
+fn check_command(code: &Code) -> Option<Problem> {
+    let (_, arguments) = code.text.split_once("cargo xtask ")?;
     let arguments = arguments.split(['|', '>', ';', '&']).next().unwrap_or_default();
-    let unknown = |reason: String| Some(Problem::UnknownCommand { command: code.trim().to_owned(), reason });
+    let unknown =
+        |reason: String| Some(Problem::UnknownCommand { command: code.text.trim().to_owned(), reason });
     let Some(words) = shlex::split(arguments) else { return unknown("a quote is not closed".to_owned()) };
     if words.is_empty() {
         return None;
     }
-    match Cli::try_parse_from(std::iter::once("cargo xtask".to_owned()).chain(words)) {
-        Ok(_) => None,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => None,
-        Err(error) => unknown(one_line(&error)),
+    let Err(error) = Cli::try_parse_from(std::iter::once("cargo xtask".to_owned()).chain(words)) else {
+        return None;
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => None,
+        ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            if code.stands == Stands::InText =>
+        {
+            None
+        }
+        _ => unknown(one_line(&error)),
     }
 }

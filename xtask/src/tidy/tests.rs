@@ -125,6 +125,10 @@ fn a_command_in_a_page_must_exist_with_its_options_and_values() {
         assert_one([("README.md", page.as_str())], "README.md:4", &format!("`cargo xtask {command}`"));
     }
     assert_one([("README.md", "Run `cargo xtask fly`.\n")], "README.md:1", "`cargo xtask fly`");
+    // A sentence may name a command without its arguments; a block is to be typed.
+    let named = "Ask `cargo xtask trace gen` or `cargo xtask trace`.\n";
+    assert_eq!(findings([("README.md", named)]), Vec::<String>::new());
+    assert_one([("README.md", "```sh\ncargo xtask trace gen\n```\n")], "README.md:2", "KIND");
     let continued = "```sh\ncargo xtask bench \\\n  --fly\n```\n";
     assert_one([("README.md", continued)], "README.md:2", "--fly");
     let right =

@@ -85,11 +85,10 @@ impl<D: Driver> Heaps<D> {
         heap.abandon(claim.block);
     }
 
-    /// Asks the store and other heaps for the frames that the plan revives from there. Returns the pages whose frame
-    /// turned out to be busy. No heap's lock is held on entry.
-    pub(crate) fn revive_from_others(&self, cell: &HeapCell<D>, claim: &mut Claim<D>) -> Vec<Place> {
+    /// Asks the store and other heaps for the frames that the plan revives from there. Returns the first page whose
+    /// frame turned out to be busy. No heap's lock is held on entry.
+    pub(crate) fn revive_from_others(&self, cell: &HeapCell<D>, claim: &mut Claim<D>) -> Option<Place> {
         let waiter = cell.key().stream;
-        let mut refused = Vec::new();
         let segment = cell.lock().arenas[claim.plan.arena as usize].segment.id();
         for &(page, backing) in &claim.plan.backing {
             let frame = match backing {
@@ -99,13 +98,10 @@ impl<D: Driver> Heaps<D> {
             };
             match frame {
                 Some(frame) => claim.revived.push((page, frame)),
-                None => {
-                    refused.push(Place { segment, page });
-                    break;
-                }
+                None => return Some(Place { segment, page }),
             }
         }
-        refused
+        None
     }
 
     /// Takes this very frame from an idle page of another heap.
@@ -286,8 +282,6 @@ impl<D: Driver> Heaps<D> {
     /// What the driver says. The block is given up then; frames that were mapped already are in the store, and their
     /// pages can be revived later.
     pub(crate) fn place(&self, heap: &mut Heap<D>, claim: Claim<D>) -> Result<u32, DriverError> {
-        let stream = heap.key().stream;
-        let own_use = claim.uses().into_iter().find(|use_| use_.stream == stream);
         let segment = &mut heap.arenas[claim.plan.arena as usize].segment;
         let pages = match self.back(segment, &claim) {
             Ok(pages) => pages,
@@ -300,12 +294,6 @@ impl<D: Driver> Heaps<D> {
         let frames = claim.revived.into_iter().map(|(_, frame)| frame).chain(claim.frames);
         for (page, frame) in pages.into_iter().zip(frames) {
             segment.hold(page, frame);
-        }
-        // Pages that gave a frame up are stale now. An event here lets their mappings go later.
-        if let Some(use_) = own_use
-            && let Err(error) = self.fences.cover(use_)
-        {
-            tracing::warn!(%error, "could not record an event for stale pages");
         }
         Ok(claim.block)
     }

@@ -4,19 +4,22 @@
 //! `ladder` gets the frames; `heaps` owns all heaps of a device. Everything here happens under the heap's lock, and
 //! nothing here reaches into another heap.
 
+mod figures;
+mod frames;
+mod pending;
+
 use core::fmt;
 use std::collections::{HashMap, VecDeque};
 
 use concertina_vmm::sync::Arc;
-use concertina_vmm::{
-    Address, Driver, DriverError, Frame, FrameStore, PageRange, Segment, StreamClock, StreamId, Use, Uses,
-};
+use concertina_vmm::{Address, Driver, FrameStore, PageRange, Segment, StreamClock, StreamId, Use, Uses};
 
-use crate::bins::Bins;
+use self::pending::PendingBlock;
+use crate::bins::{BIN_STEPS, Bins};
 use crate::block::{BlockState, BlockTable, NONE};
 use crate::error::FreeError;
 use crate::hole_index::{Hole, HoleIndex};
-use crate::idle::{ArenaIdle, IdlePages, Visit};
+use crate::idle::{ArenaIdle, IdlePages};
 use crate::step::{Kind, Request, STEP_BYTES};
 
 /// Which blocks may serve one another with no wait.
@@ -49,11 +52,6 @@ pub(crate) struct Arena<D: Driver> {
     pub(crate) last: u32,
     /// Where that block ends, in steps: behind it lies the tail, which no block has reached yet.
     pub(crate) extent: u32,
-}
-
-struct PendingBlock {
-    block: u32,
-    uses: Uses,
 }
 
 /// The blocks of one key.
@@ -138,8 +136,6 @@ impl<D: Driver> Heap<D> {
     fn address(&self, arena: u32, start: u32) -> Address {
         self.arenas[arena as usize].segment.address().add(u64::from(start) * STEP_BYTES)
     }
-
-    // --- allocating -------------------------------------------------------------------------------------------------
 
     /// Serves the request from a bin, or from the best fit if all its pages are held. No driver call either way.
     pub(crate) fn hit(&mut self, request: &Request) -> Option<Granted> {
@@ -265,12 +261,15 @@ impl<D: Driver> Heap<D> {
         Granted { block: number, generation, address: self.address(arena, start) }
     }
 
+    /// Adds a segment for more blocks.
+    pub(crate) fn add_arena(&mut self, segment: Segment<D>) {
+        self.arenas.push(Arena { segment, idle: ArenaIdle::default(), last: NONE, extent: 0 });
+    }
+
     /// Takes a claimed block back.
     pub(crate) fn abandon(&mut self, block: u32) {
         self.release(block);
     }
-
-    // --- freeing ----------------------------------------------------------------------------------------------------
 
     fn live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
         match self.blocks.find(number) {
@@ -329,7 +328,7 @@ impl<D: Driver> Heap<D> {
 
     fn put_back(&mut self, number: u32, steps: u32) {
         if self.key.kind == Kind::Small
-            && steps < self.steps_per_page
+            && steps <= BIN_STEPS
             && !self.retired
             && self.bins.push(number, steps)
         {
@@ -395,216 +394,5 @@ impl<D: Driver> Heap<D> {
         for block in self.bins.empty() {
             self.release(block);
         }
-    }
-
-    /// Takes back the pending blocks whose uses on other streams are seen done.
-    pub(crate) fn settle_pending(&mut self, done: impl Fn(Use) -> bool) {
-        for mut pending in std::mem::take(&mut self.pending) {
-            pending.uses.retain(|use_| !done(*use_));
-            if pending.uses.is_empty() {
-                self.take_back(&pending);
-            } else {
-                self.pending.push_back(pending);
-            }
-        }
-    }
-
-    /// Takes back the oldest pending block if `order` manages to put the heap's stream after its uses. Returns whether
-    /// a block came back.
-    pub(crate) fn take_back_oldest(&mut self, order: impl FnOnce(&Uses) -> bool) -> bool {
-        match self.pending.pop_front() {
-            Some(pending) if order(&pending.uses) => {
-                self.take_back(&pending);
-                true
-            }
-            Some(pending) => {
-                self.pending.push_front(pending);
-                false
-            }
-            None => false,
-        }
-    }
-
-    fn take_back(&mut self, pending: &PendingBlock) {
-        let block = self.blocks.get(pending.block);
-        self.pending_bytes -= block.bytes;
-        self.release(pending.block);
-    }
-
-    /// The uses that pending blocks wait for.
-    pub(crate) fn pending_uses(&self) -> impl Iterator<Item = Use> + '_ {
-        self.pending.iter().flat_map(|pending| pending.uses.iter().copied())
-    }
-
-    // --- frames -----------------------------------------------------------------------------------------------------
-
-    /// Takes up to `count` frames from idle pages, those idle for longest first, as long as `allowed` agrees to their
-    /// last use.
-    pub(crate) fn take_idle(
-        &mut self,
-        count: usize,
-        allowed: impl Fn(Use) -> bool,
-        taken: &mut Vec<Frame<D>>,
-    ) {
-        if count == 0 {
-            return;
-        }
-        let stream = self.key.stream;
-        let target = taken.len() + count;
-        self.idle.visit(
-            &mut self.arenas,
-            |arena| &arena.idle,
-            |arena, page, mark| {
-                if taken.len() == target {
-                    return Visit::Stop;
-                }
-                let last_use = Use { stream, tick: mark.tick };
-                match arena.segment.frame(page) {
-                    None => Visit::Taken,
-                    Some(frame) if frame.pins() > 0 => Visit::Kept,
-                    // Ticks ascend along the queue.
-                    Some(_) if !allowed(last_use) => Visit::Stop,
-                    Some(_) => {
-                        taken.extend(arena.segment.take(page, Some(last_use)));
-                        Visit::Taken
-                    }
-                }
-            },
-        );
-    }
-
-    /// Takes the frame out of one idle page.
-    pub(crate) fn take_page(&mut self, arena: u32, page: u32) -> Option<Frame<D>> {
-        let last_use = self.last_use(arena, page);
-        let arena = &mut self.arenas[arena as usize];
-        if !arena.idle.is_idle(page) {
-            return None;
-        }
-        arena.segment.take(page, Some(last_use))
-    }
-
-    /// The last use of an idle page.
-    pub(crate) fn last_use(&self, arena: u32, page: u32) -> Use {
-        Use { stream: self.key.stream, tick: self.arenas[arena as usize].idle.mark(page).tick }
-    }
-
-    /// Whether the page is held, idle and not pinned: its frame may be taken.
-    pub(crate) fn is_takeable(&self, arena: u32, page: u32) -> bool {
-        let arena = &self.arenas[arena as usize];
-        arena.idle.is_idle(page) && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
-    }
-
-    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
-    pub(crate) fn takeable_frames(&self, allowed: impl Fn(Use) -> bool) -> u64 {
-        let arenas = (0..).zip(&self.arenas);
-        arenas
-            .map(|(number, arena)| {
-                let pages = 0..self.pages_touched(0, arena.extent).end();
-                pages
-                    .filter(|&page| self.is_takeable(number, page) && allowed(self.last_use(number, page)))
-                    .count() as u64
-            })
-            .sum()
-    }
-
-    /// The arena that a segment is in.
-    pub(crate) fn arena_of(&self, segment: concertina_vmm::SegmentId) -> Option<u32> {
-        (0..).zip(&self.arenas).find(|(_, arena)| arena.segment.id() == segment).map(|(number, _)| number)
-    }
-
-    /// Adds a segment for more blocks.
-    pub(crate) fn add_arena(&mut self, segment: Segment<D>) {
-        self.arenas.push(Arena { segment, idle: ArenaIdle::default(), last: NONE, extent: 0 });
-    }
-
-    /// Unmaps the stale pages among `pages` of one arena whose last use is seen done.
-    pub(crate) fn unmap_done(
-        &mut self,
-        arena: u32,
-        mut pages: Vec<u32>,
-        done: impl Fn(Use) -> bool,
-    ) -> Result<(), DriverError> {
-        let segment = &mut self.arenas[arena as usize].segment;
-        pages.retain(|&page| segment.stale(page).is_some_and(|(_, last_use)| last_use.is_none_or(&done)));
-        pages.sort_unstable();
-        pages.dedup();
-        segment.unmap_stale(&pages)
-    }
-
-    /// Unmaps every stale page whose last use is seen done.
-    pub(crate) fn unmap_all_done(&mut self, done: impl Fn(Use) -> bool) -> Result<(), DriverError> {
-        for arena in 0..self.arenas.len() as u32 {
-            let pages = self.arenas[arena as usize].segment.stale_pages().collect();
-            self.unmap_done(arena, pages, &done)?;
-        }
-        Ok(())
-    }
-
-    // --- figures ----------------------------------------------------------------------------------------------------
-
-    pub(crate) fn retire(&mut self) -> bool {
-        self.retired = true;
-        self.empty_bins();
-        self.live_blocks == 0
-    }
-
-    pub(crate) fn is_retired(&self) -> bool {
-        self.retired
-    }
-
-    /// Whether no block is in use.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.live_blocks == 0 && self.pending.is_empty()
-    }
-
-    pub(crate) fn live_blocks(&self) -> u64 {
-        self.live_blocks
-    }
-
-    pub(crate) fn used_steps(&self) -> u64 {
-        self.used_steps
-    }
-
-    pub(crate) fn pending_bytes(&self) -> u64 {
-        self.pending_bytes
-    }
-
-    pub(crate) fn binned_bytes(&self) -> u64 {
-        self.bins.bytes()
-    }
-
-    /// Bytes of addresses up to the extent of each arena, in whole pages.
-    pub(crate) fn address_bytes(&self) -> u64 {
-        let pages: u64 =
-            self.arenas.iter().map(|arena| u64::from(self.pages_touched(0, arena.extent).count)).sum();
-        pages * self.store.frame_bytes()
-    }
-
-    /// Free bytes in pages that are partly used.
-    pub(crate) fn stranded_bytes(&self) -> u64 {
-        let busy: u64 = self
-            .arenas
-            .iter()
-            .map(|arena| {
-                let pages = 0..self.pages_touched(0, arena.extent).end();
-                pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
-            })
-            .sum();
-        (busy * u64::from(self.steps_per_page)).saturating_sub(self.used_steps) * STEP_BYTES
-    }
-
-    /// Pinned frames.
-    pub(crate) fn pinned_frames(&self) -> u64 {
-        let pages = self.arenas.iter().flat_map(|arena| {
-            (0..arena.segment.pages()).map_while(move |page| {
-                (page < self.pages_touched(0, arena.extent).end()).then(|| arena.segment.frame(page))
-            })
-        });
-        pages.flatten().filter(|frame| frame.pins() > 0).count() as u64
-    }
-
-    /// Checks everything that must hold between operations: the invariants of this file, as a list of what is broken.
-    pub fn audit(&self) -> Vec<String> {
-        crate::audit::heap(self)
     }
 }

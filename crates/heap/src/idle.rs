@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use bitvec::slice::BitSlice;
 use bitvec::vec::BitVec;
 use concertina_vmm::PageRange;
 
@@ -46,6 +47,11 @@ impl ArenaIdle {
     /// Whether the page has no live bytes.
     pub(crate) fn is_idle(&self, page: u32) -> bool {
         self.idle.get(page as usize).is_none_or(|bit| *bit)
+    }
+
+    /// A bit for each page that was ever used: whether it is idle.
+    pub(crate) fn bits(&self) -> &BitSlice<u64> {
+        &self.idle
     }
 
     /// When the page became idle.

@@ -23,6 +23,7 @@ use crate::heap::{Granted, Heap};
 use crate::heaps::{HeapCell, Heaps};
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::plan::{Backing, Others, Plan, Rules};
+use crate::policy::CrossStream;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 
 /// How one try at a request ended.
@@ -44,9 +45,6 @@ struct Search {
     swept: bool,
     others: Others,
 }
-
-/// Frames that other heaps turned out not to have, after which no more of them are asked about.
-const ASKED_IN_VAIN: usize = 16;
 
 impl<D: Driver> Heaps<D> {
     /// Serves a request from this heap.
@@ -122,6 +120,16 @@ impl<D: Driver> Heaps<D> {
             drop(heap);
             return Ok(self.sweep(search));
         }
+        if plan.frames() > 0 {
+            if self.take_back_for(&mut heap, request, &plan) {
+                return Ok(Try::Again);
+            }
+            // Frames will move. An event now covers all that was freed so far: the sooner it is recorded, the sooner
+            // the mappings that stay behind are seen to be unused. A failure only means that it comes later.
+            if let Err(error) = self.fences.cover(cell.clock().now()) {
+                tracing::warn!(%error, "could not record an event");
+            }
+        }
         let before = heap.address_bytes();
         let mut claim = heap.claim(plan, request);
         self.note_address_bytes(before, heap.address_bytes());
@@ -130,11 +138,10 @@ impl<D: Driver> Heaps<D> {
             drop(heap);
             let refused = self.revive_from_others(cell, &mut claim);
             heap = cell.lock();
-            if !refused.is_empty() {
-                search.blocked.extend(refused);
-                if search.blocked.len() > ASKED_IN_VAIN {
-                    search.others = Others::Leave;
-                }
+            if let Some(place) = refused {
+                // Each refusal costs a search, and a frame that is busy tends to be one of many: ask no more.
+                search.blocked.push(place);
+                search.others = Others::Leave;
                 self.abandon(&mut heap, claim);
                 return Ok(Try::Again);
             }
@@ -163,6 +170,19 @@ impl<D: Driver> Heaps<D> {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Takes back the heap's oldest pending block, by a wait on the device, if the plan needs more frames than the heap
+    /// has and the policy would create. Its hole may serve better than the plan. Returns whether a block came back.
+    fn take_back_for(&self, heap: &mut Heap<D>, request: &Request, plan: &Plan) -> bool {
+        if !heap.has_pending() || self.settings.cross_stream != CrossStream::DeviceWait {
+            return false;
+        }
+        let most = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+        let to_create = most.saturating_sub(self.store.mapped_bytes()) / self.store.frame_bytes();
+        let home = heap.key().stream;
+        plan.frames() as u64 > to_create + heap.idle_frames()
+            && heap.take_back_oldest(|uses| self.fences.wait(home, uses).is_ok())
     }
 
     fn plan(&self, heap: &Heap<D>, request: &Request, search: &Search) -> Option<Plan> {

@@ -4,8 +4,11 @@
 //! out. Making a plan changes nothing and makes no driver call.
 //!
 //! Placement is best fit over addresses, whether anything is mapped there or not: the smallest hole, then the lowest
-//! address. A hole is passed over if one of its pages is stale, its frame is busy elsewhere, and work may still use the
-//! old mapping; after [`FITS`] holes the tail serves.
+//! address, at the start of the hole. A page is *taken* if it is stale, its frame is busy elsewhere, and work may still
+//! use the old mapping; it can't be unmapped then, and a place with such a page will not do. Two cases go by another
+//! order, the fewest maps among the [`FITS`] best fits and all places in them: when the best fit has a taken page, and
+//! when the request is of [`WIDE_PAGES`] or more. Only if no hole will do, the tail serves.
+//! `docs/decisions/003-placement.md` has what each of these rules is good for, in figures.
 
 use std::collections::HashSet;
 
@@ -17,9 +20,13 @@ use crate::heap::Heap;
 use crate::hole_index::Hole;
 use crate::step::Request;
 
-/// Holes that are tried before the tail. In simulation, 64 kept addresses under 4 times the live bytes and cost at most
-/// 2 parts in a thousand of memory.
+/// Holes that are looked at before the tail.
 pub(crate) const FITS: usize = 64;
+
+/// Requests of this many pages go where the fewest maps are needed. Such a place costs them at most two partly used
+/// pages, under 2 parts in a hundred; for smaller requests it would cost memory on the random trace s6. Without it,
+/// large blocks that come and go in a loop keep robbing one another of frames.
+pub(crate) const WIDE_PAGES: u32 = 128;
 
 /// What a page that is not held needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,38 +100,162 @@ pub(crate) enum Others {
     Leave,
 }
 
+/// Why a place will not do.
+enum Refusal {
+    /// This page is taken.
+    Page(u32),
+    /// It needs more frames than there are.
+    Frames,
+}
+
 impl<D: Driver> Heap<D> {
     /// The first plan in the order of preference; `None` if no arena has room.
     pub(crate) fn plan(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
+        if rules.frames.is_none() {
+            let wide = request.steps >= WIDE_PAGES * self.steps_per_page();
+            match self.plan_best_fit(request, rules) {
+                Some(Ok(plan)) if !wide => return Some(plan),
+                Some(_) => {
+                    if let Some(plan) = self.plan_fewest_maps(request, rules) {
+                        return Some(plan);
+                    }
+                }
+                None => {}
+            }
+        }
         // Under a bound on frames every hole is worth a look: it is that or running out of memory.
         let fits = if rules.frames.is_some() { usize::MAX } else { FITS };
-        self.holes
-            .from(request.steps)
-            .filter_map(|hole| Some((hole, self.fit(&hole, request)?)))
-            .take(fits)
-            .find_map(|(hole, start)| self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules))
+        let in_holes = self.fits(request).take(fits).find_map(|(hole, start)| {
+            self.plan_between(hole.arena, Spot::Hole(hole), start, hole.start + hole.steps, request, rules)
+        });
+        in_holes
             .or_else(|| (0..self.arenas.len() as u32).find_map(|arena| self.plan_tail(arena, request, rules)))
+    }
+
+    /// The holes that the request fits in, the best fit first, and where it begins in each.
+    fn fits(&self, request: &Request) -> impl Iterator<Item = (Hole, u32)> + '_ {
+        let request = *request;
+        self.holes.from(request.steps).filter_map(move |hole| Some((hole, self.fit(&hole, &request)?)))
+    }
+
+    fn plan_best_fit(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Result<Plan, Refusal>> {
+        let (hole, start) = self.fits(request).next()?;
+        Some(self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules))
+    }
+
+    /// The place in the best fits that needs the fewest maps; of equal ones, the best fit and the lowest address.
+    fn plan_fewest_maps(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
+        let mut places = Vec::new();
+        for (hole, start) in self.fits(request).take(FITS) {
+            if let Some((maps, start)) = self.fewest_maps_in(&hole, start, request, rules) {
+                places.push((maps, hole, start));
+                if maps == 0 {
+                    break;
+                }
+            }
+        }
+        // A stable sort: the order among equals is that of the fits.
+        places.sort_by_key(|(maps, ..)| *maps);
+        let plan = |(_, hole, start): (u32, Hole, u32)| {
+            self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules).ok()
+        };
+        places.into_iter().find_map(plan)
+    }
+
+    /// The fewest maps that a place in the hole needs, and the first such place. Places are tried at `start` and at
+    /// every page behind it, with a window that slides over the hole once.
+    fn fewest_maps_in(
+        &self,
+        hole: &Hole,
+        mut start: u32,
+        request: &Request,
+        rules: &Rules<'_, D>,
+    ) -> Option<(u32, u32)> {
+        let hole_pages = self.pages_touched(hole.start, hole.start + hole.steps);
+        // `None` for a taken page.
+        let maps: Vec<Option<u32>> =
+            hole_pages.iter().map(|page| self.maps_of(hole.arena, page, rules)).collect();
+        let mut best: Option<(u32, u32)> = None;
+        let (mut entered, mut left, mut sum, mut taken) = (0, 0, 0, 0);
+        while start + request.steps <= hole.start + hole.steps {
+            let window = self.pages_touched(start, start + request.steps);
+            for page in &maps[entered..(window.end() - hole_pages.first) as usize] {
+                page.map_or_else(|| taken += 1, |maps| sum += maps);
+            }
+            for page in &maps[left..(window.first - hole_pages.first) as usize] {
+                page.map_or_else(|| taken -= 1, |maps| sum -= maps);
+            }
+            entered = (window.end() - hole_pages.first) as usize;
+            left = (window.first - hole_pages.first) as usize;
+            if taken == 0 && best.is_none_or(|(fewest, _)| sum < fewest) {
+                best = Some((sum, start));
+                if sum == 0 {
+                    break;
+                }
+            }
+            let next = (start / self.steps_per_page() + 1) * self.steps_per_page();
+            start = self.align(hole.arena, next, request.alignment)?;
+        }
+        best
+    }
+
+    /// Maps that one page of a hole needs, taken by itself; `None` if the page is taken.
+    fn maps_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> Option<u32> {
+        let arena = &self.arenas[number as usize];
+        if arena.segment.is_held(page) {
+            return Some(0);
+        }
+        if !arena.idle.is_idle(page) {
+            return None;
+        }
+        match arena.segment.stale(page) {
+            None => Some(1),
+            Some((frame, last_use)) => {
+                let nowhere = PageRange::between(0, 0);
+                match self.revival(number, nowhere, frame, rules) {
+                    Some(_) => Some(0),
+                    None => last_use.is_none_or(rules.done).then_some(1),
+                }
+            }
+        }
     }
 
     fn plan_tail(&self, number: u32, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
         let arena = &self.arenas[number as usize];
         let per_page = self.steps_per_page();
         let room = arena.segment.pages() * per_page;
-        let plan_from = |start: u32| {
-            let start = self.align(number, start, request.alignment)?;
-            let end = start.checked_add(request.steps).filter(|&end| end <= room)?;
-            debug_assert!(end > arena.extent || arena.last == NONE, "a hole that fits is no tail");
-            self.plan_at(number, Spot::Tail, start, request, rules)
+        let last = (arena.last != NONE).then(|| self.blocks.get(arena.last));
+        let start = match last {
+            // Over the last block, if that is a hole that is too small.
+            Some(block) if block.state == BlockState::Hole && block.steps < request.steps => block.start,
+            // Behind it, if its pages were refused.
+            Some(block) if block.state == BlockState::Hole => arena.extent.next_multiple_of(per_page),
+            _ => arena.extent,
         };
-        // Over the last block if that is a hole that is too small; else, or if a page of it is taken, behind it.
-        let last_hole = (arena.last != NONE).then(|| self.blocks.get(arena.last));
-        last_hole
-            .filter(|block| block.state == BlockState::Hole && block.steps < request.steps)
-            .and_then(|block| plan_from(block.start))
-            .or_else(|| {
-                let behind_hole = last_hole.is_some_and(|block| block.state == BlockState::Hole);
-                plan_from(if behind_hole { arena.extent.next_multiple_of(per_page) } else { arena.extent })
-            })
+        self.plan_between(number, Spot::Tail, start, room, request, rules)
+    }
+
+    /// The first plan for a place between `start` and `end`: at `start`, or behind the last page that is taken.
+    fn plan_between(
+        &self,
+        arena: u32,
+        spot: Spot,
+        mut start: u32,
+        end: u32,
+        request: &Request,
+        rules: &Rules<'_, D>,
+    ) -> Option<Plan> {
+        loop {
+            start = self.align(arena, start, request.alignment)?;
+            if start.checked_add(request.steps)? > end {
+                return None;
+            }
+            match self.plan_at(arena, spot, start, request, rules) {
+                Ok(plan) => return Some(plan),
+                Err(Refusal::Page(page)) => start = (page + 1) * self.steps_per_page(),
+                Err(Refusal::Frames) => return None,
+            }
+        }
     }
 
     fn plan_at(
@@ -134,7 +265,7 @@ impl<D: Driver> Heap<D> {
         start: u32,
         request: &Request,
         rules: &Rules<'_, D>,
-    ) -> Option<Plan> {
+    ) -> Result<Plan, Refusal> {
         let arena = &self.arenas[number as usize];
         let pages = self.pages_touched(start, start + request.steps);
         let mut backing = Vec::new();
@@ -142,7 +273,7 @@ impl<D: Driver> Heap<D> {
         for page in arena.segment.not_held(pages) {
             if !arena.idle.is_idle(page) {
                 // Another request is backing it at this moment.
-                return None;
+                return Err(Refusal::Page(page));
             }
             let need = match arena.segment.stale(page) {
                 None => Backing::Map,
@@ -155,7 +286,7 @@ impl<D: Driver> Heap<D> {
                     match revival {
                         Some(revival) => revival,
                         None if last_use.is_none_or(rules.done) => Backing::Replace,
-                        None => return None,
+                        None => return Err(Refusal::Page(page)),
                     }
                 }
             };
@@ -165,10 +296,10 @@ impl<D: Driver> Heap<D> {
             // Frames that the place holds already are among those counted.
             let in_place = pages.iter().filter(|&page| self.is_takeable(number, page)).count() as u64;
             if backing.len() as u64 > frames.saturating_sub(in_place) {
-                return None;
+                return Err(Refusal::Frames);
             }
         }
-        Some(Plan { arena: number, spot, start, backing })
+        Ok(Plan { arena: number, spot, start, backing })
     }
 
     /// How a stale page of the place could come by the frame that it is still mapped to.

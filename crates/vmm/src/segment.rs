@@ -9,6 +9,7 @@
 
 use core::fmt;
 
+use bitvec::slice::BitSlice;
 use bitvec::vec::BitVec;
 
 use crate::driver::Driver;
@@ -121,16 +122,20 @@ impl<D: Driver> Segment<D> {
 
     /// The pages of the range that are not held, in order.
     pub fn not_held(&self, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
-        let known = pages.end().min(u32::try_from(self.held.len()).unwrap_or(u32::MAX)).max(pages.first);
-        self.held[(pages.first as usize).min(known as usize)..known as usize]
-            .iter_zeros()
-            .map(move |at| pages.first + at as u32)
-            .chain(known..pages.end())
+        // Pages that were never mapped have no bit yet.
+        let known = pages.indices().start.min(self.held.len())..pages.indices().end.min(self.held.len());
+        let never = pages.first.max(known.end as u32)..pages.end();
+        self.held[known].iter_zeros().map(move |at| pages.first + at as u32).chain(never)
     }
 
     /// Number of held pages.
     pub fn held_pages(&self) -> u32 {
         self.held.count_ones() as u32
+    }
+
+    /// Number of held pages among those whose bit is set.
+    pub fn held_pages_in(&self, pages: &BitSlice<u64>) -> usize {
+        self.held.iter_ones().filter(|&at| pages.get(at).is_some_and(|bit| *bit)).count()
     }
 
     /// Number of mapped pages, held and stale.

@@ -1,0 +1,76 @@
+//! Figures of a heap: counted when asked for, never on the way of a hit.
+//!
+//! Main type: [`Heap`], the half of it that counts. Neighbours: `heaps` adds them up, `out_of_memory` reports them.
+
+use concertina_vmm::Driver;
+
+use super::Heap;
+use crate::step::STEP_BYTES;
+
+impl<D: Driver> Heap<D> {
+    pub(crate) fn retire(&mut self) -> bool {
+        self.retired = true;
+        self.empty_bins();
+        self.live_blocks == 0
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// Whether no block is in use.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.live_blocks == 0 && self.pending.is_empty()
+    }
+
+    pub(crate) fn live_blocks(&self) -> u64 {
+        self.live_blocks
+    }
+
+    pub(crate) fn used_steps(&self) -> u64 {
+        self.used_steps
+    }
+
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    pub(crate) fn binned_bytes(&self) -> u64 {
+        self.bins.bytes()
+    }
+
+    /// Bytes of addresses up to the extent of each arena, in whole pages.
+    pub(crate) fn address_bytes(&self) -> u64 {
+        let pages: u64 =
+            self.arenas.iter().map(|arena| u64::from(self.pages_touched(0, arena.extent).count)).sum();
+        pages * self.store.frame_bytes()
+    }
+
+    /// Free bytes in pages that are partly used.
+    pub(crate) fn stranded_bytes(&self) -> u64 {
+        let busy: u64 = self
+            .arenas
+            .iter()
+            .map(|arena| {
+                let pages = 0..self.pages_touched(0, arena.extent).end();
+                pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
+            })
+            .sum();
+        (busy * u64::from(self.steps_per_page)).saturating_sub(self.used_steps) * STEP_BYTES
+    }
+
+    /// Pinned frames.
+    pub(crate) fn pinned_frames(&self) -> u64 {
+        let pages = self.arenas.iter().flat_map(|arena| {
+            (0..arena.segment.pages()).map_while(move |page| {
+                (page < self.pages_touched(0, arena.extent).end()).then(|| arena.segment.frame(page))
+            })
+        });
+        pages.flatten().filter(|frame| frame.pins() > 0).count() as u64
+    }
+
+    /// Checks everything that must hold between operations: the invariants of this file, as a list of what is broken.
+    pub fn audit(&self) -> Vec<String> {
+        crate::audit::heap(self)
+    }
+}

@@ -1,0 +1,113 @@
+//! The frames of a heap: which of its pages can give theirs up, and the mappings that stay behind.
+//!
+//! Main type: [`Heap`], the half of it that deals in frames. Neighbours: `gather` and `trim` take frames from here as
+//! owned values.
+
+use concertina_vmm::{Driver, DriverError, Frame, SegmentId, Use};
+
+use super::Heap;
+use crate::idle::Visit;
+
+impl<D: Driver> Heap<D> {
+    /// Takes up to `count` frames from idle pages, those idle for longest first, as long as `allowed` agrees to their
+    /// last use.
+    pub(crate) fn take_idle(
+        &mut self,
+        count: usize,
+        allowed: impl Fn(Use) -> bool,
+        taken: &mut Vec<Frame<D>>,
+    ) {
+        if count == 0 {
+            return;
+        }
+        let stream = self.key.stream;
+        let target = taken.len() + count;
+        self.idle.visit(
+            &mut self.arenas,
+            |arena| &arena.idle,
+            |arena, page, mark| {
+                if taken.len() == target {
+                    return Visit::Stop;
+                }
+                let last_use = Use { stream, tick: mark.tick };
+                match arena.segment.frame(page) {
+                    None => Visit::Taken,
+                    Some(frame) if frame.pins() > 0 => Visit::Kept,
+                    // Ticks ascend along the queue.
+                    Some(_) if !allowed(last_use) => Visit::Stop,
+                    Some(_) => {
+                        taken.extend(arena.segment.take(page, Some(last_use)));
+                        Visit::Taken
+                    }
+                }
+            },
+        );
+    }
+
+    /// Takes the frame out of one idle page.
+    pub(crate) fn take_page(&mut self, arena: u32, page: u32) -> Option<Frame<D>> {
+        let last_use = self.last_use(arena, page);
+        let arena = &mut self.arenas[arena as usize];
+        if !arena.idle.is_idle(page) {
+            return None;
+        }
+        arena.segment.take(page, Some(last_use))
+    }
+
+    /// The last use of an idle page.
+    pub(crate) fn last_use(&self, arena: u32, page: u32) -> Use {
+        Use { stream: self.key.stream, tick: self.arenas[arena as usize].idle.mark(page).tick }
+    }
+
+    /// Whether the page is held, idle and not pinned: its frame may be taken.
+    pub(crate) fn is_takeable(&self, arena: u32, page: u32) -> bool {
+        let arena = &self.arenas[arena as usize];
+        arena.idle.is_idle(page) && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
+    }
+
+    /// Number of held idle pages.
+    pub(crate) fn idle_frames(&self) -> u64 {
+        self.arenas.iter().map(|arena| arena.segment.held_pages_in(arena.idle.bits()) as u64).sum()
+    }
+
+    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
+    pub(crate) fn takeable_frames(&self, allowed: impl Fn(Use) -> bool) -> u64 {
+        let arenas = (0..).zip(&self.arenas);
+        arenas
+            .map(|(number, arena)| {
+                let pages = 0..self.pages_touched(0, arena.extent).end();
+                pages
+                    .filter(|&page| self.is_takeable(number, page) && allowed(self.last_use(number, page)))
+                    .count() as u64
+            })
+            .sum()
+    }
+
+    /// The arena that a segment is in.
+    pub(crate) fn arena_of(&self, segment: SegmentId) -> Option<u32> {
+        (0..).zip(&self.arenas).find(|(_, arena)| arena.segment.id() == segment).map(|(number, _)| number)
+    }
+
+    /// Unmaps the stale pages among `pages` of one arena whose last use is seen done.
+    pub(crate) fn unmap_done(
+        &mut self,
+        arena: u32,
+        mut pages: Vec<u32>,
+        done: impl Fn(Use) -> bool,
+    ) -> Result<(), DriverError> {
+        let segment = &mut self.arenas[arena as usize].segment;
+        pages.retain(|&page| segment.stale(page).is_some_and(|(_, last_use)| last_use.is_none_or(&done)));
+        pages.sort_unstable();
+        pages.dedup();
+        segment.unmap_stale(&pages)
+    }
+
+    /// Unmaps every stale page whose last use is seen done.
+    pub(crate) fn unmap_all_done(&mut self, done: impl Fn(Use) -> bool) -> Result<(), DriverError> {
+        for arena in 0..self.arenas.len() as u32 {
+            let pages = self.arenas[arena as usize].segment.stale_pages().collect();
+            self.unmap_done(arena, pages, &done)?;
+        }
+        Ok(())
+    }
+}

@@ -306,8 +306,8 @@ impl<D: Driver> Heaps<D> {
             return;
         }
         // The stream's last event: it covers everything that was ever freed on it.
-        if let Some(cell) = cells.first() {
-            self.see(cell.clock.now());
+        if let Err(error) = self.fences.leave(stream) {
+            tracing::warn!(%error, stream = stream.get(), "could not look at a retired stream");
         }
         let mut left = false;
         for cell in &cells {
@@ -361,6 +361,9 @@ impl<D: Driver> Heaps<D> {
         streams.dedup();
         for stream in streams {
             self.finish_retired(stream);
+        }
+        if let Err(error) = self.fences.poll_leaving() {
+            tracing::warn!(%error, "could not look at the fences of a retired stream");
         }
     }
 

@@ -293,8 +293,8 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Uses of a live block on other streams.
-    pub(crate) fn recorded(&self, number: u32) -> Option<&Uses> {
-        if self.recorded.is_empty() { None } else { self.recorded.get(&number) }
+    pub(crate) fn recorded_mut(&mut self, number: u32) -> Option<&mut Uses> {
+        if self.recorded.is_empty() { None } else { self.recorded.get_mut(&number) }
     }
 
     /// Frees a block in the order of the heap's stream. One that other streams still use becomes pending.

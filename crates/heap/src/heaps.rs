@@ -232,10 +232,10 @@ impl<D: Driver> Heaps<D> {
     pub fn free(&self, cell: &HeapCell<D>, block: u32, generation: u32) -> Result<(), FreeError> {
         let freed = {
             let mut heap = cell.lock();
-            if let Some(uses) = heap.recorded(block) {
-                for use_ in uses.clone() {
-                    self.see(use_);
-                }
+            // The other streams may have been given work on the block since they were recorded: up to now, it counts.
+            for use_ in heap.recorded_mut(block).into_iter().flatten() {
+                *use_ = self.fences.now(use_.stream).unwrap_or(*use_);
+                self.see(*use_);
             }
             heap.free(block, generation, |use_| self.fences.is_done(use_))?
         };

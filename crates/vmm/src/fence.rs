@@ -266,6 +266,11 @@ impl<D: Driver> Fences<D> {
         self.inner.lock().counts
     }
 
+    /// A use of the stream that ends now; `None` if the stream was forgotten.
+    pub fn now(&self, stream: StreamId) -> Option<Use> {
+        self.inner.lock().timeline(stream).map(Timeline::now)
+    }
+
     /// Whether the use is already seen done. Makes no driver call.
     pub fn is_done(&self, use_: Use) -> bool {
         self.inner.lock().is_done(use_)

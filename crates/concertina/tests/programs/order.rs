@@ -131,6 +131,25 @@ fn without_device_waits_a_busy_frame_of_another_stream_serves_only_once_it_is_do
 }
 
 #[test]
+fn a_recorded_stream_counts_with_all_its_work_up_to_the_free() {
+    let mut world = by_hand(8, CrossStream::Completed);
+    let block = world.must_allocate(2 * PAGE, 0);
+    world.record_stream(0, 1);
+    // An event on stream 1 for another reason, which is then done.
+    world.must_allocate(PAGE, 1);
+    world.step(&Op::Complete { stream: 1 });
+    // The free comes after one more kernel on stream 1 that reads the block.
+    world.free_at(block);
+    assert_eq!(world.allocator.stats().pending_bytes, 2 * PAGE);
+    let other = world.must_allocate(2 * PAGE, 0);
+    assert_ne!(other, block);
+    world.step(&Op::Complete { stream: 1 });
+    assert_eq!(world.must_allocate(2 * PAGE, 0), block);
+    world.check();
+    world.end_empty();
+}
+
+#[test]
 fn a_pending_block_comes_back_once_its_streams_are_done() {
     let mut world = by_hand(8, CrossStream::DeviceWait);
     let block = world.must_allocate(2 * PAGE, 0);

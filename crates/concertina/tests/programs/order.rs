@@ -183,3 +183,17 @@ fn a_pending_block_is_taken_back_by_a_wait_on_the_device_when_memory_is_short() 
     assert_eq!(world.emulator().counts().host_waits, 0);
     world.end_empty();
 }
+
+#[test]
+fn a_pending_block_that_came_back_needs_no_further_event() {
+    let mut world = by_hand(4, CrossStream::Completed);
+    let block = world.must_allocate(4 * PAGE, 0);
+    world.record_stream(0, 1);
+    world.free_at(block);
+    // Refused; every event that it would have needed is recorded now.
+    assert!(world.allocate(Layout::new(PAGE), 2).is_refused());
+    world.complete_all();
+    world.must_allocate(PAGE, 2);
+    world.check();
+    world.end_empty();
+}

@@ -225,6 +225,7 @@ impl<D: Driver> Heaps<D> {
         if missing == 0 {
             return;
         }
+        self.look_at_pending(other);
         let mut heap = other.lock();
         heap.empty_bins();
         heap.settle_pending(|use_| self.fences.is_done(use_));

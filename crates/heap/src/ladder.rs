@@ -207,12 +207,17 @@ impl<D: Driver> Heaps<D> {
 
     /// Looks which work is done by now: of the heap's own stream, and of those that its pending blocks wait for.
     fn look_at_fences(&self, cell: &HeapCell<D>) {
+        self.look_at_pending(cell);
+        if let Err(error) = self.fences.poll(cell.key().stream) {
+            tracing::warn!(%error, "could not look at a fence");
+        }
+    }
+
+    /// Looks which of the work that a heap's pending blocks wait for is done.
+    pub(crate) fn look_at_pending(&self, cell: &HeapCell<D>) {
         let uses: Uses = cell.lock().pending_uses().collect();
         for use_ in uses {
             self.see(use_);
-        }
-        if let Err(error) = self.fences.poll(cell.key().stream) {
-            tracing::warn!(%error, "could not look at a fence");
         }
     }
 

@@ -197,3 +197,15 @@ fn a_pending_block_that_came_back_needs_no_further_event() {
     world.check();
     world.end_empty();
 }
+
+#[test]
+fn pending_blocks_of_the_streams_other_heap_are_looked_at() {
+    let mut world = by_hand(4, CrossStream::Never);
+    let large = world.must_allocate(4 * PAGE, 0);
+    world.record_stream(0, 1);
+    world.free_at(large);
+    world.step(&Op::Complete { stream: 1 });
+    world.must_allocate(512, 0);
+    assert_eq!(world.count(Call::Create), 4);
+    world.end_empty();
+}

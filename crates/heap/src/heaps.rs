@@ -276,8 +276,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Whether `waiter` may take a frame with such a last use, waiting on the device if need be.
     pub(crate) fn may_take(&self, waiter: StreamId, use_: Use) -> bool {
-        let before = || self.fences.is_ordered(waiter, use_);
-        self.settings.cross_stream.allows(use_.stream == waiter, before)
+        self.fences.with_order(waiter, |order| self.settings.cross_stream.allows(order, use_))
     }
 
     /// The same for a frame of the store.

@@ -190,9 +190,7 @@ impl<D: Driver> Heaps<D> {
         let rule = self.settings.cross_stream;
         let directory = self.store.directory();
         self.fences.with_order(waiter, |order| {
-            let may_serve = |frame: &Frame<D>| {
-                frame.uses().iter().all(|&use_| rule.allows(use_.stream == waiter, || order.is_before(use_)))
-            };
+            let may_serve = |frame: &Frame<D>| frame.uses().iter().all(|&use_| rule.allows(order, use_));
             let rules = Rules {
                 done: &|use_| order.is_done(use_),
                 may_serve: &may_serve,

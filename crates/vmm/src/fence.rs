@@ -171,6 +171,11 @@ impl<D: Driver> Order<'_, D> {
         self.inner.is_done(use_)
     }
 
+    /// Whether the use is of the stream itself, or of one that was forgotten and is nobody's.
+    pub fn is_own(&self, use_: Use) -> bool {
+        use_.stream == self.waiter || self.inner.timeline(use_.stream).is_none()
+    }
+
     /// Whether work queued on the stream from now on comes after the use with no further wait.
     pub fn is_before(&self, use_: Use) -> bool {
         use_.stream == self.waiter

@@ -131,6 +131,20 @@ fn without_device_waits_a_busy_frame_of_another_stream_serves_only_once_it_is_do
 }
 
 #[test]
+fn with_never_a_frame_of_another_stream_does_not_serve_even_from_the_store() {
+    let mut world = World::new(&Setup { cross_stream: CrossStream::Never, ..Setup::plain(PAGE, 3) });
+    world.must_allocate(PAGE, 0);
+    let block = world.must_allocate(2 * PAGE, 0);
+    world.free_at(block);
+    // Refused, with the two free frames in the store.
+    assert!(world.allocate(Layout::new(3 * PAGE), 0).is_refused());
+    assert!(world.allocate(Layout::new(PAGE), 1).is_refused());
+    world.must_allocate(2 * PAGE, 0);
+    world.check();
+    world.end_empty();
+}
+
+#[test]
 fn a_recorded_stream_counts_with_all_its_work_up_to_the_free() {
     let mut world = by_hand(8, CrossStream::Completed);
     let block = world.must_allocate(2 * PAGE, 0);

@@ -29,6 +29,19 @@ fn the_frames_of_a_retired_stream_serve_others_at_once() {
 }
 
 #[test]
+fn with_never_they_serve_others_once_they_are_done() {
+    let mut world = by_hand(4, CrossStream::Never);
+    let block = world.must_allocate(4 * PAGE, 0);
+    world.free_at(block);
+    world.replace_stream(0);
+    assert!(world.allocate(Layout::new(PAGE), 1).is_refused());
+    world.complete_all();
+    world.must_allocate(4 * PAGE, 1);
+    world.check();
+    world.end_empty();
+}
+
+#[test]
 fn a_block_outlives_the_handle_of_its_stream() {
     let mut world = by_hand(8, CrossStream::DeviceWait);
     let block = world.must_allocate(2 * PAGE, 0);

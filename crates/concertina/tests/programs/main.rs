@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+mod never_fails;
 mod order;
 mod program;
+mod random;
 mod retired;
 mod watched;
 mod world;

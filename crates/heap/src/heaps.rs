@@ -263,13 +263,18 @@ impl<D: Driver> Heaps<D> {
     /// Sees to it that an event covers the use, and looks whether it is done. A failure only means that nothing new is
     /// known; a later call tries again.
     pub(crate) fn see(&self, use_: Use) {
-        if self.fences.is_done(use_) {
-            return;
-        }
-        let seen = self.fences.cover(use_).and_then(|()| self.fences.poll(use_.stream));
-        if let Err(error) = seen {
+        if let Err(error) = self.look_at(use_) {
             tracing::warn!(%error, stream = use_.stream.get(), "could not look at a fence");
         }
+    }
+
+    /// The same for those who report a failure.
+    pub(crate) fn look_at(&self, use_: Use) -> Result<(), DriverError> {
+        if self.fences.is_done(use_) {
+            return Ok(());
+        }
+        self.fences.cover(use_)?;
+        self.fences.poll(use_.stream)
     }
 
     // --- who may take what ------------------------------------------------------------------------------------------

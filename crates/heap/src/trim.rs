@@ -17,7 +17,7 @@ use crate::heaps::Heaps;
 pub struct Trimmed {
     /// Given back to the driver.
     pub released_bytes: u64,
-    /// Free, and still mapped somewhere that work may use: another trim, later, can give them back.
+    /// Free and wanted, and mapped somewhere that work may still use: another trim, later, can give them back.
     pub waiting_bytes: u64,
     /// The first driver call that failed, if one did; what it was about is kept and tried again by the next trim.
     pub failed: Option<DriverError>,
@@ -35,15 +35,16 @@ impl<D: Driver> Heaps<D> {
             Trimmed { released_bytes: self.store.retry() + self.device.retry(), ..Trimmed::default() };
         self.sweep_retired();
         for cell in self.cells() {
-            self.see(cell.clock().now());
+            if let Err(error) = self.look_at(cell.clock().now()) {
+                trimmed.failed.get_or_insert(error);
+            }
             let mut heap = cell.lock();
             heap.settle_pending(|use_| self.fences.is_done(use_));
             heap.empty_bins();
         }
         let mut waiting = Vec::new();
         loop {
-            let excess = self.store.mapped_bytes().saturating_sub(bytes);
-            let count = usize::try_from(excess.div_ceil(self.store.frame_bytes())).unwrap_or(usize::MAX);
+            let count = usize::try_from(self.frames_over(bytes)).unwrap_or(usize::MAX);
             let frames = self.take_for_release(count);
             if frames.is_empty() {
                 break;
@@ -59,10 +60,17 @@ impl<D: Driver> Heaps<D> {
                 }
             }
         }
-        trimmed.waiting_bytes = waiting.len() as u64 * self.store.frame_bytes();
         self.store.put(waiting);
+        let in_pages: u64 = self.cells().iter().map(|cell| cell.lock().takeable_frames(|_| true)).sum();
+        let free = self.store.free_frames() as u64 + in_pages;
+        trimmed.waiting_bytes = free.min(self.frames_over(bytes)) * self.store.frame_bytes();
         tracing::debug!(?trimmed, "trimmed");
         trimmed
+    }
+
+    /// Number of frames by which mapped bytes exceed `bytes`.
+    fn frames_over(&self, bytes: u64) -> u64 {
+        self.store.mapped_bytes().saturating_sub(bytes).div_ceil(self.store.frame_bytes())
     }
 
     /// Frames that nobody uses: of the store, then of the pages idle for longest whose last use is over.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod failures;
 mod never_fails;
 mod order;
 mod program;

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use concertina_emulator::{BackingId, EmulatedEvent, EmulatedHandle, EmulatedStream, Emulator};
 use concertina_vmm::{
-    Accessor, Address, Capabilities, CaptureStatus, Driver, DriverError, FrameProperties, MemoryInfo,
-    Returned,
+    Accessor, Address, Call, Capabilities, CaptureStatus, Driver, DriverError, DriverErrorKind,
+    FrameProperties, MemoryInfo, Returned,
 };
 
 /// How many kernels of each stream came before.
@@ -72,6 +72,7 @@ struct Watch {
     // Records and waits of the program itself: not the allocator's.
     own_records: u64,
     own_waits: u64,
+    lost: bool,
     violations: Vec<String>,
 }
 
@@ -143,12 +144,27 @@ impl Watched {
         by_address.push(Access { start, end, stream: stream.index, number, owner });
     }
 
-    /// The program's own wait on the device: work on `waiter` from now on comes after all on `on` so far.
+    /// Looks at an error on its way to the allocator.
+    fn note<T>(&self, result: Result<T, DriverError>) -> Result<T, DriverError> {
+        self.watch().lost |= result.as_ref().is_err_and(|error| error.kind == DriverErrorKind::Lost);
+        result
+    }
+
+    /// Whether a call has said that the device is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.watch().lost
+    }
+
+    /// The program's own wait on the device: work on `waiter` from now on comes after all on `on` so far. No call is made
+    /// on a device that is lost.
     pub(crate) fn program_waits(
         &self,
         waiter: &WatchedStream,
         on: &WatchedStream,
     ) -> Result<(), DriverError> {
+        if self.is_lost() {
+            return Err(DriverError::new(DriverErrorKind::Lost, Call::StreamWait, "lost before"));
+        }
         let event = self.event_create()?;
         self.event_record(&event, on)?;
         self.watch().own_records += 1;
@@ -212,34 +228,36 @@ impl Driver for Watched {
     }
 
     fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
-        self.emulator.memory_info()
+        self.note(self.emulator.memory_info())
     }
 
     fn reserve(&self, bytes: u64, alignment: u64) -> Result<Address, DriverError> {
-        self.emulator.reserve(bytes, alignment)
+        self.note(self.emulator.reserve(bytes, alignment))
     }
 
     fn unreserve(&self, address: Address, bytes: u64) -> Result<(), DriverError> {
-        self.emulator.unreserve(address, bytes)
+        self.note(self.emulator.unreserve(address, bytes))
     }
 
     fn create(&self, bytes: u64, properties: &FrameProperties) -> Result<EmulatedHandle, DriverError> {
-        self.emulator.create(bytes, properties)
+        self.note(self.emulator.create(bytes, properties))
     }
 
     fn release(&self, handle: EmulatedHandle) -> Result<(), Returned<EmulatedHandle>> {
-        self.emulator.release(handle)
+        self.emulator.release(handle).inspect_err(|returned| {
+            let _ = self.note::<()>(Err(returned.error.clone()));
+        })
     }
 
     fn map(&self, address: Address, bytes: u64, handle: &EmulatedHandle) -> Result<(), DriverError> {
-        self.emulator.map(address, bytes, handle)?;
+        self.note(self.emulator.map(address, bytes, handle))?;
         let backing = self.emulator.resolve(address).expect("mapped just now");
         self.watch().mapped.insert(address.get(), backing.memory);
         Ok(())
     }
 
     fn unmap(&self, address: Address, bytes: u64) -> Result<(), DriverError> {
-        self.emulator.unmap(address, bytes)?;
+        self.note(self.emulator.unmap(address, bytes))?;
         let Watch { host, by_address, mapped, violations, .. } = &mut *self.watch();
         let (start, end) = (address.get(), address.get() + bytes);
         mapped.retain(|at, _| *at < start || *at >= end);
@@ -253,15 +271,15 @@ impl Driver for Watched {
     }
 
     fn set_access(&self, address: Address, bytes: u64, accessors: &[Accessor]) -> Result<(), DriverError> {
-        self.emulator.set_access(address, bytes, accessors)
+        self.note(self.emulator.set_access(address, bytes, accessors))
     }
 
     fn event_create(&self) -> Result<WatchedEvent, DriverError> {
-        Ok(WatchedEvent { inner: self.emulator.event_create()?, recorded: Mutex::default() })
+        Ok(WatchedEvent { inner: self.note(self.emulator.event_create())?, recorded: Mutex::default() })
     }
 
     fn event_record(&self, event: &WatchedEvent, stream: &WatchedStream) -> Result<(), DriverError> {
-        self.emulator.event_record(&event.inner, &stream.inner)?;
+        self.note(self.emulator.event_record(&event.inner, &stream.inner))?;
         let mut watch = self.watch();
         let Watch { host, streams, .. } = &mut *watch;
         let clock = &mut streams[stream.index];
@@ -271,7 +289,7 @@ impl Driver for Watched {
     }
 
     fn event_query(&self, event: &WatchedEvent) -> Result<bool, DriverError> {
-        let done = self.emulator.event_query(&event.inner)?;
+        let done = self.note(self.emulator.event_query(&event.inner))?;
         if done {
             self.seen_done(event);
         }
@@ -279,20 +297,20 @@ impl Driver for Watched {
     }
 
     fn event_synchronize(&self, event: &WatchedEvent) -> Result<(), DriverError> {
-        self.emulator.event_synchronize(&event.inner)?;
+        self.note(self.emulator.event_synchronize(&event.inner))?;
         self.seen_done(event);
         Ok(())
     }
 
     fn stream_wait(&self, stream: &WatchedStream, event: &WatchedEvent) -> Result<(), DriverError> {
-        self.emulator.stream_wait(&stream.inner, &event.inner)?;
+        self.note(self.emulator.stream_wait(&stream.inner, &event.inner))?;
         let recorded = event.recorded.lock().unwrap().clone();
         self.watch().streams[stream.index].join(&recorded);
         Ok(())
     }
 
     fn capture_status(&self, stream: &WatchedStream) -> Result<CaptureStatus, DriverError> {
-        self.emulator.capture_status(&stream.inner)
+        self.note(self.emulator.capture_status(&stream.inner))
     }
 }
 

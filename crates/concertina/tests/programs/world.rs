@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use concertina::{Address, Allocation, Allocator, CrossStream, Error, Layout, OutOfMemory, Stream, StreamId};
-use concertina_emulator::{BackingId, Emulator};
+use concertina_emulator::{BackingId, Emulator, Piece};
 use concertina_vmm::{Call, DriverErrorKind};
 
 use crate::program::{Op, Program, STREAMS, Setup, Size};
@@ -19,6 +19,8 @@ pub(crate) struct Live {
     pub(crate) layout: Layout,
     stream: WatchedStream,
     recorded: Vec<(StreamId, WatchedStream)>,
+    // What was behind it when it was allocated: its bytes.
+    backing: Vec<Piece>,
     owner: u64,
 }
 
@@ -110,7 +112,8 @@ impl World {
                 self.owners += 1;
                 let stream = own.clone();
                 self.device.kernel(&stream, address, layout.bytes(), owner);
-                for piece in self.emulator().resolve_range(address, layout.bytes()) {
+                let backing = self.emulator().resolve_range(address, layout.bytes());
+                for piece in &backing {
                     let memory = piece.backing.expect("the watcher has seen that it is mapped").memory;
                     let before = self.last_user.insert(memory, allocation.stream());
                     let registered = |id: StreamId| self.streams.iter().any(|s| s.registered.id() == id);
@@ -120,7 +123,7 @@ impl World {
                         "{memory:?} went from {strayed:?} to {allocation:?}"
                     );
                 }
-                self.live.push(Live { allocation, layout, stream, recorded: Vec::new(), owner });
+                self.live.push(Live { allocation, layout, stream, recorded: Vec::new(), backing, owner });
                 Outcome::Allocated(address)
             }
             Err(Error::OutOfMemory(report)) => Outcome::OutOfMemory(report),
@@ -233,9 +236,17 @@ impl World {
             "a trim says what the driver got back"
         );
         assert_eq!(after.host_waits, before.host_waits, "a trim does not wait");
-        if let Some(bytes) = bytes.filter(|_| trimmed.released_bytes > 0 && trimmed.failed.is_none()) {
+        // Frames whose release failed earlier go whatever the target is.
+        let refused = after.failed(Call::Release) > 0;
+        if let Some(bytes) = bytes.filter(|_| trimmed.released_bytes > 0 && !refused) {
             let left = after.mapped_bytes + self.setup.page_bytes;
             assert!(left > bytes, "a trim to {bytes} went on to {}", after.mapped_bytes);
+        }
+        if trimmed.failed.is_none() {
+            let target = bytes.unwrap_or(0).next_multiple_of(self.setup.page_bytes);
+            let excess = after.mapped_bytes.saturating_sub(target);
+            let free = self.allocator.stats().free_bytes;
+            assert_eq!(trimmed.waiting_bytes, free.min(excess), "what could not go yet");
         }
         trimmed.failed.map_or(Outcome::Done, |error| Outcome::Failed(error.into()))
     }
@@ -304,7 +315,9 @@ impl World {
         for live in &self.live {
             let (address, bytes) = (live.allocation.address(), live.layout.bytes());
             addresses.push((address.get(), address.get() + bytes));
-            for piece in self.emulator().resolve_range(address, bytes) {
+            let pieces = self.emulator().resolve_range(address, bytes);
+            assert_eq!(pieces, live.backing, "the bytes of {:?} have changed", live.allocation);
+            for piece in pieces {
                 let backing = piece.backing.unwrap_or_else(|| panic!("{piece:?} of {:?}", live.allocation));
                 assert!(backing.accessible, "{piece:?} of {:?}", live.allocation);
                 frames.push((backing.memory, backing.offset_bytes, backing.offset_bytes + piece.bytes));

@@ -440,16 +440,14 @@ impl<D: Driver> Heaps<D> {
     /// the driver would not take, which stays on the retry list and is tried again when the device is dropped.
     pub fn close(&self) -> Unreturned {
         if self.device.is_lost() {
-            self.leak();
-            return self.device.unreturned();
+            return self.leak();
         }
         for stream in self.fences.streams() {
             // A failed wait is tried again: unmapping under work in flight is a fault, leaking is only a leak.
             let waited = (0..3).find_map(|_| self.fences.host_wait(stream).ok());
             if waited.is_none() {
                 tracing::error!(stream = stream.get(), "could not wait for a stream: its memory is leaked");
-                self.leak();
-                return self.device.unreturned();
+                return self.leak();
             }
         }
         self.store.retry();
@@ -478,17 +476,36 @@ impl<D: Driver> Heaps<D> {
         }
         self.store.retry();
         self.device.retry();
-        self.device.unreturned()
+        self.unreturned()
     }
 
-    /// Lets go of every owner without giving it back.
-    fn leak(&self) {
-        for cell in self.cells() {
-            std::mem::forget(std::mem::take(&mut cell.lock().arenas));
-        }
+    /// What the driver has refused to take back.
+    fn unreturned(&self) -> Unreturned {
+        let mut unreturned = self.device.unreturned();
+        let frames = self.store.unreleased_frames() as u64;
+        unreturned.frames += frames;
+        unreturned.frame_bytes += frames * self.store.frame_bytes();
+        unreturned
+    }
+
+    /// Lets go of every owner without giving it back. Returns what that was, and what was refused before.
+    fn leak(&self) -> Unreturned {
+        let mut unreturned = self.unreturned();
         let mut frames = Vec::new();
         self.store.take(usize::MAX, |_| true, &mut frames);
+        let mut leaked = frames.len() as u64;
         std::mem::forget(frames);
+        for cell in self.cells() {
+            for arena in std::mem::take(&mut cell.lock().arenas) {
+                leaked += u64::from(arena.segment.held_pages());
+                unreturned.mappings += u64::from(arena.segment.mapped_pages());
+                unreturned.reservations += 1;
+                std::mem::forget(arena);
+            }
+        }
+        unreturned.frames += leaked;
+        unreturned.frame_bytes += leaked * self.store.frame_bytes();
+        unreturned
     }
 }
 

@@ -6,7 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+mod close;
 mod failures;
+mod lost;
 mod never_fails;
 mod order;
 mod program;

@@ -87,6 +87,7 @@ impl<D: Driver> Drop for Allocation<D> {
 /// allocator alive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawAllocation {
+    pub(crate) allocator: u64,
     pub(crate) stream: StreamId,
     pub(crate) kind: Kind,
     pub(crate) granted: Granted,

@@ -5,8 +5,9 @@
 
 use core::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{FreeError, Heaps, Request, Stats, Trimmed};
+use concertina_heap::{FreeError, HeapCell, Heaps, Request, Stats, Trimmed};
 use concertina_vmm::{Device, Driver};
 
 use crate::allocation::{Allocation, RawAllocation};
@@ -15,7 +16,11 @@ use crate::error::Error;
 use crate::layout::Layout;
 use crate::stream::{Stream, StreamCore};
 
+static INSTANCES: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct Shared<D: Driver> {
+    /// Tells this allocator's raw blocks from those of others in the process.
+    pub(crate) instance: u64,
     name: String,
     pub(crate) heaps: Heaps<D>,
 }
@@ -29,9 +34,16 @@ impl<D: Driver> Shared<D> {
         if !Arc::ptr_eq(self, &stream.core().shared) {
             return Err(Error::ForeignStream);
         }
+        let cell = self.cell_of(raw)?;
         let (block, generation) = (raw.granted.block, raw.granted.generation);
-        let cell = self.heaps.find(raw.key()).ok_or(FreeError::NotLive { block, generation })?;
         Ok(self.heaps.record_stream(&cell, block, generation, &stream.core().clock)?)
+    }
+
+    /// The heap that a raw block is in.
+    fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
+        let (block, generation) = (raw.granted.block, raw.granted.generation);
+        let own = raw.allocator == self.instance;
+        own.then(|| self.heaps.find(raw.key())).flatten().ok_or(FreeError::NotLive { block, generation })
     }
 }
 
@@ -82,7 +94,8 @@ impl<D: Driver> Allocator<D> {
         let Config { name, settings, .. } = config;
         let heaps = Heaps::new(device, settings)?;
         tracing::debug!(name, settings = ?heaps.settings(), "allocator made");
-        Ok(Self { shared: Arc::new(Shared { name, heaps }) })
+        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { shared: Arc::new(Shared { instance, name, heaps }) })
     }
 
     /// The driver that it allocates from.
@@ -120,11 +133,10 @@ impl<D: Driver> Allocator<D> {
     /// Frees a block in the order of the stream that it was allocated on.
     ///
     /// # Errors
-    /// [`Error::NotLive`] if it was freed before; nothing changes then.
+    /// [`Error::NotLive`] if it was freed before, or is another allocator's; nothing changes then.
     pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
-        let (block, generation) = (raw.granted.block, raw.granted.generation);
-        let cell = self.shared.heaps.find(raw.key()).ok_or(FreeError::NotLive { block, generation })?;
-        Ok(self.shared.heaps.free(&cell, block, generation)?)
+        let cell = self.shared.cell_of(raw)?;
+        Ok(self.shared.heaps.free(&cell, raw.granted.block, raw.granted.generation)?)
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.
@@ -187,6 +199,7 @@ impl<D: Driver> Allocator<D> {
         let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
         let kind = request.kind();
         let granted = self.shared.heaps.allocate(core.cell(kind), &request)?;
-        Ok(RawAllocation { stream: core.clock.stream(), kind, granted, layout })
+        let (allocator, stream) = (self.shared.instance, core.clock.stream());
+        Ok(RawAllocation { allocator, stream, kind, granted, layout })
     }
 }

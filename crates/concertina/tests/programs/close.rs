@@ -123,6 +123,40 @@ fn a_close_that_can_not_wait_for_a_stream_leaks_and_says_so() {
 }
 
 #[test]
+fn allocators_do_not_know_each_other() {
+    let first = device();
+    for second in [first.clone(), device()] {
+        let (mine, my_stream) = on(&first);
+        let (theirs, their_stream) = on(&second);
+        let raw = mine.allocate_raw(Layout::new(PAGE), &my_stream).unwrap();
+        let their_block = theirs.allocate(Layout::new(PAGE), &their_stream).unwrap();
+
+        let foreign = mine.allocate(Layout::new(PAGE), &their_stream);
+        assert!(matches!(foreign, Err(Error::ForeignStream)), "{foreign:?}");
+        assert!(matches!(their_block.record_stream(&my_stream), Err(Error::ForeignStream)));
+        assert!(matches!(mine.record_stream_raw(raw, &their_stream), Err(Error::ForeignStream)));
+        // The same numbers over there are another block.
+        assert!(matches!(theirs.free_raw(raw), Err(Error::NotLive(_))));
+        assert!(matches!(theirs.record_stream_raw(raw, &their_stream), Err(Error::NotLive(_))));
+        assert_eq!(theirs.stats().live_bytes, PAGE);
+
+        // One gives up what it has and ends; the other does not notice.
+        mine.free_raw(raw).unwrap();
+        assert_eq!(mine.trim().released_bytes, PAGE);
+        drop(my_stream);
+        mine.close().unwrap();
+        assert_eq!(theirs.audit(), Vec::<String>::new());
+        assert_eq!(theirs.trim().released_bytes, 0);
+        drop(their_block);
+        assert_eq!(theirs.trim().released_bytes, PAGE);
+        drop(their_stream);
+        theirs.close().unwrap();
+        assert!(second.is_empty(), "left: {}", second.leaks());
+        assert_eq!(second.broken_rules(), Vec::new());
+    }
+}
+
+#[test]
 fn two_allocators_on_one_device_share_its_capacity() {
     let device = Emulator::new(EmulatorConfig::default().with_capacity(GIB).unwrap()).unwrap();
     let ((first, first_stream), (second, second_stream)) = (on(&device), on(&device));

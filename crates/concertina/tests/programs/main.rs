@@ -13,6 +13,7 @@ mod never_fails;
 mod order;
 mod program;
 mod random;
+mod requests;
 mod retired;
 mod watched;
 mod world;

@@ -3,7 +3,8 @@
 //! Main types: [`FrameStore`], [`Holder`]. Neighbours: heaps take frames from here and put them back; segments report
 //! every mapping that they make or remove, so that a frame is never released while it is still mapped somewhere.
 //!
-//! Its lock is a leaf: it is taken under a heap's lock and takes no other, and it is not held over a driver call.
+//! Its lock is taken under a heap's lock and is not held over a driver call. Nothing here takes another one under it;
+//! what callers ask of each frame (`wanted`) may take the fences' lock, which is a leaf.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use crate::units::{FrameId, SegmentId};
 pub enum Holder {
     /// There is no such frame.
     Nobody,
-    /// The store: it is free, and no page counts it as its own.
+    /// The store: it is free and no page counts it as its own, or it waits for another try at its release.
     Store,
     /// A page.
     Page(Place),
@@ -34,8 +35,8 @@ pub enum Holder {
 #[derive(Debug)]
 struct Record {
     holder: Holder,
-    // While the store holds it: its key among the free.
-    arrival: u64,
+    // Its key among the free, while it is one of them.
+    arrival: Option<u64>,
     // Every page that is mapped to the frame: the one that holds it and the stale ones.
     mappings: SmallVec<[Place; 2]>,
 }
@@ -48,6 +49,14 @@ struct Inner<D: Driver> {
     unreleased: Vec<Frame<D>>,
     records: Vec<Record>,
     unused: Vec<FrameId>,
+}
+
+impl<D: Driver> Inner<D> {
+    fn note_taken(&mut self, frame: FrameId) {
+        let record = &mut self.records[frame.index()];
+        record.holder = Holder::Thief;
+        record.arrival = None;
+    }
 }
 
 /// Why no frame was created.
@@ -121,8 +130,7 @@ impl<D: Driver> Directory<'_, D> {
 
     /// The free frame with this number, if the store holds it.
     pub fn free_frame(&self, frame: FrameId) -> Option<&Frame<D>> {
-        let record = self.0.records.get(frame.index()).filter(|record| record.holder == Holder::Store)?;
-        self.0.free.get(&record.arrival)
+        self.0.free.get(&self.0.records.get(frame.index())?.arrival?)
     }
 
     /// Every page that is mapped to the frame.
@@ -181,17 +189,23 @@ impl<D: Driver> FrameStore<D> {
     /// Over the limit, or what the driver says; nothing has changed then.
     pub fn create(&self) -> Result<Frame<D>, CreateError> {
         let bytes = self.frame_bytes();
-        // Claim the bytes first: two threads must not both see the last free place below the limit.
-        let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if mapped_bytes + bytes > self.limit_bytes {
-            self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes });
-        }
+        // Claim the bytes first: two threads must not both see the last free place below the limit. In one step, since
+        // bytes claimed in vain and given back would be missing to a third in between.
+        let claim =
+            |mapped_bytes: u64| (mapped_bytes + bytes <= self.limit_bytes).then_some(mapped_bytes + bytes);
+        let mapped_bytes = self
+            .mapped_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
+            .map_err(|mapped_bytes| CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes })?;
         let id = {
             let mut inner = self.inner.lock();
             inner.unused.pop().unwrap_or_else(|| {
                 let number = u32::try_from(inner.records.len()).expect("fewer than 2^32 frames on a device");
-                inner.records.push(Record { holder: Holder::Nobody, arrival: 0, mappings: SmallVec::new() });
+                inner.records.push(Record {
+                    holder: Holder::Nobody,
+                    arrival: None,
+                    mappings: SmallVec::new(),
+                });
                 FrameId::new(number)
             })
         };
@@ -217,7 +231,7 @@ impl<D: Driver> FrameStore<D> {
             inner.arrivals += 1;
             let record = &mut inner.records[frame.id().index()];
             record.holder = Holder::Store;
-            record.arrival = arrival;
+            record.arrival = Some(arrival);
             inner.free.insert(arrival, frame);
         }
     }
@@ -234,7 +248,7 @@ impl<D: Driver> FrameStore<D> {
             .collect();
         for arrival in arrivals {
             if let Some(frame) = inner.free.remove(&arrival) {
-                inner.records[frame.id().index()].holder = Holder::Thief;
+                inner.note_taken(frame.id());
                 taken.push(frame);
             }
         }
@@ -243,11 +257,10 @@ impl<D: Driver> FrameStore<D> {
     /// Takes the free frame with this number, if the store holds it unpinned and `wanted` agrees.
     pub fn take_frame(&self, frame: FrameId, wanted: impl Fn(&Frame<D>) -> bool) -> Option<Frame<D>> {
         let mut inner = self.inner.lock();
-        let record = inner.records.get(frame.index()).filter(|record| record.holder == Holder::Store)?;
-        let arrival = record.arrival;
+        let arrival = inner.records.get(frame.index())?.arrival?;
         inner.free.get(&arrival).filter(|frame| frame.pins() == 0 && wanted(frame))?;
         let taken = inner.free.remove(&arrival)?;
-        inner.records[frame.index()].holder = Holder::Thief;
+        inner.note_taken(frame);
         Some(taken)
     }
 

@@ -359,13 +359,15 @@ impl Run {
                     model.streams.push(History::default());
                 }
             }
+            // As a stream is let go of: when the host has waited for everything on it.
             Step::Forget { stream } => {
-                let stream = stream % streams;
-                let mut own = uses.iter().filter(|(_, known)| known.stream == stream);
-                if own.all(|(_, known)| model.is_done(*known)) {
+                let waited = fences.host_wait(id(stream)).is_err();
+                let known = model.host_wait(stream % streams).is_err();
+                if !waited {
                     fences.forget(id(stream));
-                    model.streams[stream].forgotten = true;
+                    model.streams[stream % streams].forgotten = true;
                 }
+                return (waited, known);
             }
         }
         (false, false)

@@ -159,7 +159,8 @@ impl<D: Driver> Heaps<D> {
         let before = claim.frames.len();
         let waiter = cell.key().stream;
         self.take_from_store(claim, |frame| {
-            frame.uses().iter().all(|&use_| self.fences.is_ordered(waiter, use_))
+            let ordered = |&use_: &Use| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
+            frame.uses().iter().all(ordered)
         });
         heap.take_idle(claim.missing(), |_| true, &mut claim.frames);
         if claim.missing() > 0 {
@@ -225,6 +226,7 @@ impl<D: Driver> Heaps<D> {
         if missing == 0 {
             return;
         }
+        self.look_at_pending(other);
         let mut heap = other.lock();
         heap.empty_bins();
         heap.settle_pending(|use_| self.fences.is_done(use_));

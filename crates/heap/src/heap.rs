@@ -73,6 +73,8 @@ pub struct Heap<D: Driver> {
     live_blocks: u64,
     // Steps of blocks that are no holes.
     used_steps: u64,
+    // The stream's tick at the last free: every use of a block that is no longer live ended by then.
+    last_tick: u64,
     retired: bool,
 }
 
@@ -115,6 +117,7 @@ impl<D: Driver> Heap<D> {
             pending_bytes: 0,
             live_blocks: 0,
             used_steps: 0,
+            last_tick: 0,
             retired: false,
         }
     }
@@ -293,8 +296,8 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Uses of a live block on other streams.
-    pub(crate) fn recorded(&self, number: u32) -> Option<&Uses> {
-        if self.recorded.is_empty() { None } else { self.recorded.get(&number) }
+    pub(crate) fn recorded_mut(&mut self, number: u32) -> Option<&mut Uses> {
+        if self.recorded.is_empty() { None } else { self.recorded.get_mut(&number) }
     }
 
     /// Frees a block in the order of the heap's stream. One that other streams still use becomes pending.
@@ -308,6 +311,7 @@ impl<D: Driver> Heap<D> {
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let (bytes, steps) = (block.bytes, block.steps);
+        self.last_tick = self.clock.now().tick;
         self.live_blocks -= 1;
         let uses = if self.recorded.is_empty() { None } else { self.recorded.remove(&number) };
         match uses {
@@ -369,8 +373,7 @@ impl<D: Driver> Heap<D> {
         let hole_end = if state.last == hole { whole.end().next_multiple_of(per_page) } else { whole.end() };
         let first = whole.start.div_ceil(per_page).max(start / per_page);
         let last = (hole_end / per_page).min(end.div_ceil(per_page));
-        let tick = self.clock.now().tick;
-        self.idle.push(arena, &mut state.idle, PageRange::between(first, last), tick);
+        self.idle.push(arena, &mut state.idle, PageRange::between(first, last), self.last_tick);
         let pages: usize = self.arenas.iter().map(|arena| (arena.extent / per_page) as usize).sum();
         self.idle.compact(pages, |arena| &self.arenas[arena as usize].idle);
     }

@@ -232,10 +232,10 @@ impl<D: Driver> Heaps<D> {
     pub fn free(&self, cell: &HeapCell<D>, block: u32, generation: u32) -> Result<(), FreeError> {
         let freed = {
             let mut heap = cell.lock();
-            if let Some(uses) = heap.recorded(block) {
-                for use_ in uses.clone() {
-                    self.see(use_);
-                }
+            // The other streams may have been given work on the block since they were recorded: up to now, it counts.
+            for use_ in heap.recorded_mut(block).into_iter().flatten() {
+                *use_ = self.fences.now(use_.stream).unwrap_or(*use_);
+                self.see(*use_);
             }
             heap.free(block, generation, |use_| self.fences.is_done(use_))?
         };
@@ -276,8 +276,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Whether `waiter` may take a frame with such a last use, waiting on the device if need be.
     pub(crate) fn may_take(&self, waiter: StreamId, use_: Use) -> bool {
-        let before = || self.fences.is_ordered(waiter, use_);
-        self.settings.cross_stream.allows(use_.stream == waiter, before)
+        self.fences.with_order(waiter, |order| self.settings.cross_stream.allows(order, use_))
     }
 
     /// The same for a frame of the store.
@@ -306,8 +305,8 @@ impl<D: Driver> Heaps<D> {
             return;
         }
         // The stream's last event: it covers everything that was ever freed on it.
-        if let Some(cell) = cells.first() {
-            self.see(cell.clock.now());
+        if let Err(error) = self.fences.leave(stream) {
+            tracing::warn!(%error, stream = stream.get(), "could not look at a retired stream");
         }
         let mut left = false;
         for cell in &cells {
@@ -361,6 +360,9 @@ impl<D: Driver> Heaps<D> {
         streams.dedup();
         for stream in streams {
             self.finish_retired(stream);
+        }
+        if let Err(error) = self.fences.poll_leaving() {
+            tracing::warn!(%error, "could not look at the fences of a retired stream");
         }
     }
 

@@ -8,7 +8,6 @@
 
 use std::collections::VecDeque;
 
-use bitvec::slice::BitSlice;
 use bitvec::vec::BitVec;
 use concertina_vmm::PageRange;
 
@@ -50,7 +49,7 @@ impl ArenaIdle {
     }
 
     /// A bit for each page that was ever used: whether it is idle.
-    pub(crate) fn bits(&self) -> &BitSlice<u64> {
+    pub(crate) fn bits(&self) -> &BitVec<u64> {
         &self.idle
     }
 

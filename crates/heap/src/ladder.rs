@@ -190,9 +190,7 @@ impl<D: Driver> Heaps<D> {
         let rule = self.settings.cross_stream;
         let directory = self.store.directory();
         self.fences.with_order(waiter, |order| {
-            let may_serve = |frame: &Frame<D>| {
-                frame.uses().iter().all(|&use_| rule.allows(use_.stream == waiter, || order.is_before(use_)))
-            };
+            let may_serve = |frame: &Frame<D>| frame.uses().iter().all(|&use_| rule.allows(order, use_));
             let rules = Rules {
                 done: &|use_| order.is_done(use_),
                 may_serve: &may_serve,
@@ -207,12 +205,17 @@ impl<D: Driver> Heaps<D> {
 
     /// Looks which work is done by now: of the heap's own stream, and of those that its pending blocks wait for.
     fn look_at_fences(&self, cell: &HeapCell<D>) {
+        self.look_at_pending(cell);
+        if let Err(error) = self.fences.poll(cell.key().stream) {
+            tracing::warn!(%error, "could not look at a fence");
+        }
+    }
+
+    /// Looks which of the work that a heap's pending blocks wait for is done.
+    pub(crate) fn look_at_pending(&self, cell: &HeapCell<D>) {
         let uses: Uses = cell.lock().pending_uses().collect();
         for use_ in uses {
             self.see(use_);
-        }
-        if let Err(error) = self.fences.poll(cell.key().stream) {
-            tracing::warn!(%error, "could not look at a fence");
         }
     }
 

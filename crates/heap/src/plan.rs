@@ -125,10 +125,10 @@ impl<D: Driver> Heap<D> {
         }
         // Under a bound on frames every hole is worth a look: it is that or running out of memory.
         let fits = if rules.frames.is_some() { usize::MAX } else { FITS };
-        let in_holes = self.fits(request).take(fits).find_map(|(hole, start)| {
+        let in_a_hole = self.fits(request).take(fits).find_map(|(hole, start)| {
             self.plan_between(hole.arena, Spot::Hole(hole), start, hole.start + hole.steps, request, rules)
         });
-        in_holes
+        in_a_hole
             .or_else(|| (0..self.arenas.len() as u32).find_map(|arena| self.plan_tail(arena, request, rules)))
     }
 
@@ -163,7 +163,11 @@ impl<D: Driver> Heap<D> {
     }
 
     /// The fewest maps that a place in the hole needs, and the first such place. Places are tried at `start` and at
-    /// every page behind it, with a window that slides over the hole once.
+    /// every page behind it.
+    ///
+    /// A window slides over the hole. Pages that enter it are looked at from its end: behind a taken one, all places
+    /// that contain it are passed over without a look at their other pages. (Most pages of a large hole are taken when
+    /// events are late, and to look at one costs several cache misses.)
     fn fewest_maps_in(
         &self,
         hole: &Hole,
@@ -171,30 +175,53 @@ impl<D: Driver> Heap<D> {
         request: &Request,
         rules: &Rules<'_, D>,
     ) -> Option<(u32, u32)> {
-        let hole_pages = self.pages_touched(hole.start, hole.start + hole.steps);
-        // `None` for a taken page.
-        let maps: Vec<Option<u32>> =
-            hole_pages.iter().map(|page| self.maps_of(hole.arena, page, rules)).collect();
+        let first = self.pages_touched(start, start).first;
+        let end = hole.start + hole.steps;
+        let mut known: Vec<Option<u32>> = vec![None; (self.pages_touched(0, end).end() - first) as usize];
         let mut best: Option<(u32, u32)> = None;
-        let (mut entered, mut left, mut sum, mut taken) = (0, 0, 0, 0);
-        while start + request.steps <= hole.start + hole.steps {
+        // The pages of the last window that are known not to be taken, and their maps.
+        let (mut seen, mut sum) = (PageRange::between(first, first), 0);
+        while start.checked_add(request.steps)? <= end {
             let window = self.pages_touched(start, start + request.steps);
-            for page in &maps[entered..(window.end() - hole_pages.first) as usize] {
-                page.map_or_else(|| taken += 1, |maps| sum += maps);
+            if window.first >= seen.end() {
+                (seen, sum) = (PageRange::between(window.first, window.first), 0);
             }
-            for page in &maps[left..(window.first - hole_pages.first) as usize] {
-                page.map_or_else(|| taken -= 1, |maps| sum -= maps);
-            }
-            entered = (window.end() - hole_pages.first) as usize;
-            left = (window.first - hole_pages.first) as usize;
-            if taken == 0 && best.is_none_or(|(fewest, _)| sum < fewest) {
-                best = Some((sum, start));
-                if sum == 0 {
+            let at = |page: u32| (page - first) as usize;
+            sum -= known[at(seen.first)..at(window.first)].iter().flatten().sum::<u32>();
+            let mut taken = None;
+            for page in (seen.end()..window.end()).rev() {
+                let maps = match known[at(page)] {
+                    Some(maps) => Some(maps),
+                    None => self.maps_of(hole.arena, page, rules),
+                };
+                known[at(page)] = maps;
+                if maps.is_none() {
+                    taken = Some(page);
                     break;
                 }
             }
-            let next = (start / self.steps_per_page() + 1) * self.steps_per_page();
-            start = self.align(hole.arena, next, request.alignment)?;
+            let next = match taken {
+                Some(page) => page + 1,
+                None => {
+                    sum += known[at(seen.end())..at(window.end())].iter().flatten().sum::<u32>();
+                    seen = window;
+                    if best.is_none_or(|(fewest, _)| sum < fewest) {
+                        best = Some((sum, start));
+                        if sum == 0 {
+                            break;
+                        }
+                    }
+                    window.first + 1
+                }
+            };
+            if taken.is_some() {
+                (seen, sum) = (PageRange::between(next, next), 0);
+            }
+            let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)
+            else {
+                break;
+            };
+            start = aligned;
         }
         best
     }

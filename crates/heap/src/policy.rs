@@ -2,6 +2,8 @@
 //!
 //! Main types: [`Policy`], [`CrossStream`], [`StaleRule`], [`Settings`]. Neighbours: `ladder` follows them.
 
+use concertina_vmm::{Driver, Order, Use};
+
 /// When a frame is created in preference to a steal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
@@ -38,7 +40,7 @@ impl Policy {
 /// Whether a frame that another stream used last may be taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CrossStream {
-    /// No: frames stay with the stream that they first served.
+    /// No: frames stay with the stream that they first served, until it is retired and all its work is done.
     Never,
     /// Only once that use is seen done: nothing is ever put into a stream.
     Completed,
@@ -49,12 +51,11 @@ pub enum CrossStream {
 }
 
 impl CrossStream {
-    /// Whether a stream may take a frame; `own` says that the stream used it last itself, `before` that its work comes
-    /// after the frame's last uses without a wait.
-    pub(crate) fn allows(self, own: bool, before: impl FnOnce() -> bool) -> bool {
+    /// Whether the stream whose order is asked about may take a frame with such a last use.
+    pub(crate) fn allows<D: Driver>(self, order: &Order<'_, D>, use_: Use) -> bool {
         match self {
-            Self::Never => own,
-            Self::Completed => own || before(),
+            Self::Never => order.is_own(use_),
+            Self::Completed => order.is_before(use_),
             Self::DeviceWait => true,
         }
     }

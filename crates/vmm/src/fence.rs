@@ -78,9 +78,22 @@ struct Timeline<D: Driver> {
     events: VecDeque<(u64, D::Event)>,
     // What work queued on this stream from now on comes after: the stream's row of the known-order table.
     known: Vec<(StreamId, u64)>,
+    // Once nothing is queued on it any more: the last tick that somebody may ask about.
+    last: Option<u64>,
+    forgotten: bool,
 }
 
 impl<D: Driver> Timeline<D> {
+    fn is_over(&self) -> bool {
+        self.forgotten && self.last.is_some_and(|last| last <= self.done)
+    }
+
+    /// A use that ends now.
+    fn now(&self) -> Use {
+        let now = self.clock.now();
+        Use { tick: self.last.unwrap_or(now.tick), ..now }
+    }
+
     fn covered(&self) -> u64 {
         self.events.back().map_or(self.done, |(tick, _)| (*tick).max(self.done))
     }
@@ -100,6 +113,8 @@ impl<D: Driver> Timeline<D> {
 struct Inner<D: Driver> {
     // By stream number; `None` once forgotten. Numbers are never given twice.
     timelines: Vec<Option<Timeline<D>>>,
+    // Those that are to be forgotten once they are over.
+    leaving: Vec<StreamId>,
     // Events that nobody waits for any more.
     spare: Vec<D::Event>,
     counts: FenceCounts,
@@ -114,7 +129,7 @@ impl<D: Driver> Inner<D> {
         self.timelines.get_mut(stream.index()).and_then(Option::as_mut)
     }
 
-    // A stream that was forgotten was synchronised first.
+    // A timeline stays until all of its uses are seen done.
     fn is_done(&self, use_: Use) -> bool {
         self.timeline(use_.stream).is_none_or(|timeline| use_.tick <= timeline.done)
     }
@@ -127,6 +142,14 @@ impl<D: Driver> Inner<D> {
                 self.spare.push(event);
             }
         }
+        if timeline.is_over() {
+            self.drop_timeline(stream);
+        }
+    }
+
+    fn drop_timeline(&mut self, stream: StreamId) {
+        self.timelines[stream.index()] = None;
+        self.leaving.retain(|leaving| *leaving != stream);
     }
 }
 
@@ -146,6 +169,11 @@ impl<D: Driver> Order<'_, D> {
     /// Whether the use is seen done.
     pub fn is_done(&self, use_: Use) -> bool {
         self.inner.is_done(use_)
+    }
+
+    /// Whether the use is of the stream itself, or of one that was forgotten and is nobody's.
+    pub fn is_own(&self, use_: Use) -> bool {
+        use_.stream == self.waiter || self.inner.timeline(use_.stream).is_none()
     }
 
     /// Whether work queued on the stream from now on comes after the use with no further wait.
@@ -173,7 +201,12 @@ impl<D: Driver> fmt::Debug for Fences<D> {
 impl<D: Driver> Fences<D> {
     /// No streams yet.
     pub fn new(device: &Arc<Device<D>>) -> Self {
-        let inner = Inner { timelines: Vec::new(), spare: Vec::new(), counts: FenceCounts::default() };
+        let inner = Inner {
+            timelines: Vec::new(),
+            leaving: Vec::new(),
+            spare: Vec::new(),
+            counts: FenceCounts::default(),
+        };
         Self { device: Arc::clone(device), inner: Mutex::new(inner) }
     }
 
@@ -188,19 +221,59 @@ impl<D: Driver> Fences<D> {
             done: 0,
             events: VecDeque::new(),
             known: Vec::new(),
+            last: None,
+            forgotten: false,
         }));
         clock
     }
 
-    /// Lets go of a stream all of whose uses are done, and drops what kept it alive.
+    /// Nothing is queued on the stream from now on: sees to it that one last event covers all of its uses, and looks
+    /// whether it is done. Further calls look again.
+    ///
+    /// # Errors
+    /// A failed creation, record or query; a later call tries again.
+    pub fn leave(&self, stream: StreamId) -> Result<(), DriverError> {
+        {
+            let mut inner = self.inner.lock();
+            let Some(timeline) = inner.timeline_mut(stream) else { return Ok(()) };
+            let last = timeline.now();
+            timeline.last = Some(last.tick);
+            self.cover_locked(&mut inner, last)?;
+        }
+        self.poll(stream)
+    }
+
+    /// Lets go of a stream on which nothing is queued any more, and drops what kept it alive: at once if all of its uses
+    /// are seen done, else when they are. (A block of another stream may still wait for one of them.)
     pub fn forget(&self, stream: StreamId) {
-        let timeline = self.inner.lock().timelines.get_mut(stream.index()).and_then(Option::take);
-        drop(timeline);
+        let mut inner = self.inner.lock();
+        let Some(timeline) = inner.timeline_mut(stream) else { return };
+        timeline.last = Some(timeline.now().tick);
+        timeline.forgotten = true;
+        if timeline.is_over() {
+            inner.drop_timeline(stream);
+        } else if !inner.leaving.contains(&stream) {
+            inner.leaving.push(stream);
+        }
+    }
+
+    /// Looks whether streams that are to be forgotten are over by now.
+    ///
+    /// # Errors
+    /// A failed query; a later call looks again.
+    pub fn poll_leaving(&self) -> Result<(), DriverError> {
+        let leaving = self.inner.lock().leaving.clone();
+        leaving.into_iter().try_for_each(|stream| self.poll(stream))
     }
 
     /// What was asked of the driver so far.
     pub fn counts(&self) -> FenceCounts {
         self.inner.lock().counts
+    }
+
+    /// A use of the stream that ends now; `None` if the stream was forgotten.
+    pub fn now(&self, stream: StreamId) -> Option<Use> {
+        self.inner.lock().timeline(stream).map(Timeline::now)
     }
 
     /// Whether the use is already seen done. Makes no driver call.
@@ -289,6 +362,8 @@ impl<D: Driver> Fences<D> {
             inner.counts.waits += 1;
             if let Some(waiting) = inner.timeline_mut(waiter) {
                 waiting.learn(Use { stream: use_.stream, tick });
+                // Something was queued after all.
+                waiting.last = waiting.last.map(|_| waiting.clock.now().tick);
             }
         }
         Ok(())
@@ -305,7 +380,7 @@ impl<D: Driver> Fences<D> {
     /// A failed record or synchronisation.
     pub fn host_wait(&self, stream: StreamId) -> Result<(), DriverError> {
         let mut inner = self.inner.lock();
-        let Some(now) = inner.timeline(stream).map(|timeline| timeline.clock.now()) else { return Ok(()) };
+        let Some(now) = inner.timeline(stream).map(Timeline::now) else { return Ok(()) };
         self.cover_locked(&mut inner, now)?;
         let Some((tick, event)) = inner.timeline(stream).and_then(|timeline| timeline.events.back()) else {
             return Ok(());

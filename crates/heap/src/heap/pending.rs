@@ -31,6 +31,8 @@ impl<D: Driver> Heap<D> {
     pub(crate) fn take_back_oldest(&mut self, order: impl FnOnce(&Uses) -> bool) -> bool {
         match self.pending.pop_front() {
             Some(pending) if order(&pending.uses) => {
+                // The wait stands in the stream from here on: only what is ordered after it may use the block.
+                self.last_tick = self.clock.now().tick;
                 self.take_back(&pending);
                 true
             }

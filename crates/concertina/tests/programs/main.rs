@@ -1,0 +1,15 @@
+//! What the allocator must show, on the emulated device: random programs against a model, failures on command, the
+//! reports of out of memory, and worked examples.
+//!
+//! Neighbours: `program` has the operations and how they are drawn, `world` runs them and checks everything after each,
+//! `watched` is the driver that looks for races meanwhile. `PROPTEST_CASES` raises the number of random programs.
+
+#![forbid(unsafe_code)]
+
+mod never_fails;
+mod order;
+mod program;
+mod random;
+mod retired;
+mod watched;
+mod world;

@@ -1,0 +1,34 @@
+//! Random programs: every invariant after every step, everything given back, and the same again the second time.
+//!
+//! Neighbours: `world` has what is checked.
+
+use proptest::prelude::*;
+
+use crate::program::{any_setup, cases, program};
+use crate::world::{Outcome, run};
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    #[test]
+    fn every_invariant_holds_after_every_step(program in program(any_setup(), 90)) {
+        run(&program, |_, _, _| {}).end_empty();
+    }
+
+    #[test]
+    fn the_same_program_gives_the_same_addresses_and_calls(program in program(any_setup(), 60)) {
+        let once = || {
+            let mut outcomes = Vec::new();
+            let world = run(&program, |_, _, outcome| {
+                outcomes.push(match outcome {
+                    Outcome::Allocated(address) => Ok(*address),
+                    other => Err(format!("{other:?}")),
+                });
+            });
+            let (stats, before_the_end) = (world.allocator.stats(), world.emulator().counts());
+            let device = world.end();
+            (outcomes, stats, before_the_end, device.emulator.counts())
+        };
+        prop_assert_eq!(once(), once());
+    }
+}

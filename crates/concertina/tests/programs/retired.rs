@@ -1,0 +1,130 @@
+//! Worked examples of streams that end before their memory does.
+//!
+//! Neighbours: `order` has the streams that go on.
+
+use concertina::{Allocator, Config, CrossStream, Layout};
+use concertina_emulator::{Emulator, EmulatorConfig, EventCompletion};
+
+use crate::program::{MIB, Op, Setup};
+use crate::world::World;
+
+const PAGE: u64 = 2 * MIB;
+
+fn by_hand(device: u64, cross_stream: CrossStream) -> World {
+    let plain = Setup::plain(PAGE, device);
+    World::new(&Setup { completion: EventCompletion::ByHand, cross_stream, ..plain })
+}
+
+#[test]
+fn the_frames_of_a_retired_stream_serve_others_at_once() {
+    let mut world = by_hand(4, CrossStream::DeviceWait);
+    let block = world.must_allocate(4 * PAGE, 0);
+    world.free_at(block);
+    world.replace_stream(0);
+    world.must_allocate(4 * PAGE, 1);
+    world.check();
+    assert_eq!(world.allocator.stats().fences.waits, 1);
+    assert_eq!(world.emulator().counts().host_waits, 0);
+    world.end_empty();
+}
+
+#[test]
+fn with_never_they_serve_others_once_they_are_done() {
+    let mut world = by_hand(4, CrossStream::Never);
+    let block = world.must_allocate(4 * PAGE, 0);
+    world.free_at(block);
+    world.replace_stream(0);
+    assert!(world.allocate(Layout::new(PAGE), 1).is_refused());
+    world.complete_all();
+    world.must_allocate(4 * PAGE, 1);
+    world.check();
+    world.end_empty();
+}
+
+#[test]
+fn a_block_outlives_the_handle_of_its_stream() {
+    let mut world = by_hand(8, CrossStream::DeviceWait);
+    let block = world.must_allocate(2 * PAGE, 0);
+    world.replace_stream(0);
+    world.must_allocate(6 * PAGE, 1);
+    assert!(world.allocate(Layout::new(PAGE), 1).is_refused());
+    world.check();
+    world.free_at(block);
+    // Its frames serve others before its work is done; its addresses go after that.
+    let other = world.must_allocate(2 * PAGE, 1);
+    world.check();
+    let reservations = world.emulator().leaks().reservations;
+    world.complete_all();
+    world.allocator.trim();
+    assert_eq!(world.emulator().leaks().reservations, reservations - 1);
+    world.free_at(other);
+    world.check();
+    world.end_empty();
+}
+
+#[test]
+fn a_recorded_use_outlives_the_handle_of_its_stream() {
+    let mut world = by_hand(8, CrossStream::Completed);
+    let block = world.must_allocate(2 * PAGE, 0);
+    // A stream that never allocated anything, so that nothing but this use is known of it.
+    world.record_stream(0, 1);
+    world.replace_stream(1);
+    world.free_at(block);
+    assert_eq!(world.allocator.stats().pending_bytes, 2 * PAGE);
+    assert_ne!(world.must_allocate(2 * PAGE, 0), block);
+    world.complete_all();
+    assert_eq!(world.must_allocate(2 * PAGE, 0), block);
+    world.check();
+    world.end_empty();
+}
+
+#[test]
+fn the_end_waits_for_the_work_of_retired_streams() {
+    let mut world = by_hand(8, CrossStream::DeviceWait);
+    world.must_allocate(2 * PAGE, 0);
+    world.record_stream(0, 1);
+    world.replace_stream(1);
+    // The watcher cries if anything is unmapped under the kernel on the stream that is gone.
+    world.end_empty();
+}
+
+#[test]
+fn streams_that_come_and_go_leave_nothing() {
+    let mut world = by_hand(8, CrossStream::DeviceWait);
+    let mut held = Vec::new();
+    for round in 0..100 {
+        let block = world.must_allocate(3 * PAGE, 0);
+        world.record_stream(world.live.len() - 1, 1);
+        world.free_at(block);
+        world.replace_stream(0);
+        world.replace_stream(1);
+        world.step(&Op::Complete { stream: 2 });
+        world.emulator().complete_all();
+        // Something slow, which looks after what retired streams left.
+        let other = world.must_allocate(8 * PAGE, 2);
+        world.free_at(other);
+        world.check();
+        if round >= 50 {
+            let leaks = world.emulator().leaks();
+            held.push((leaks.reservations, leaks.events, leaks.mapped_bytes));
+        }
+    }
+    assert!(held.iter().all(|now| *now == held[0]), "grows: {held:?}");
+    world.end_empty();
+}
+
+#[test]
+fn the_last_clone_of_a_stream_retires_it() {
+    let device = Emulator::new(EmulatorConfig::default()).unwrap();
+    let allocator = Allocator::new(device.clone(), Config::default()).unwrap();
+    let stream = allocator.register_stream(device.stream());
+    drop(allocator.allocate(Layout::new(PAGE), &stream).unwrap());
+    let clone = stream.clone();
+    assert_eq!(clone.id(), stream.id());
+    drop(stream);
+    drop(allocator.allocate(Layout::new(PAGE), &clone).unwrap());
+    assert_eq!(device.leaks().reservations, 1);
+    drop(clone);
+    assert_eq!(device.leaks().reservations, 0);
+    assert_eq!(allocator.audit(), Vec::<String>::new());
+}

@@ -1,0 +1,357 @@
+//! Runs a program on the allocator, with a model beside it, and checks everything after each step.
+//!
+//! Main types: [`World`], [`Live`], [`Outcome`]. Neighbours: `program` has the steps, `watched` the driver.
+//!
+//! The model is a list of live blocks. Which frames hold live bytes is read from the page table of the emulator.
+
+use std::collections::{BTreeSet, HashMap};
+
+use concertina::{Address, Allocation, Allocator, CrossStream, Error, Layout, OutOfMemory, Stream, StreamId};
+use concertina_emulator::{BackingId, Emulator};
+use concertina_vmm::{Call, DriverErrorKind};
+
+use crate::program::{Op, Program, STREAMS, Setup, Size};
+use crate::watched::{Watched, WatchedStream};
+
+/// A live block, with the streams that it is recorded for.
+pub(crate) struct Live {
+    pub(crate) allocation: Allocation<Watched>,
+    pub(crate) layout: Layout,
+    stream: WatchedStream,
+    recorded: Vec<(StreamId, WatchedStream)>,
+    owner: u64,
+}
+
+pub(crate) struct UserStream {
+    pub(crate) registered: Stream<Watched>,
+    pub(crate) own: WatchedStream,
+}
+
+/// What became of a step.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Done,
+    Allocated(Address),
+    /// There was nothing to do it to.
+    Skipped,
+    OutOfMemory(Box<OutOfMemory>),
+    Failed(Error),
+}
+
+impl Outcome {
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::OutOfMemory(_) | Self::Failed(_))
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) setup: Setup,
+    pub(crate) device: Watched,
+    pub(crate) allocator: Allocator<Watched>,
+    pub(crate) streams: Vec<UserStream>,
+    pub(crate) live: Vec<Live>,
+    owners: u64,
+    // By frame: the stream that the allocator knew as its last user, in numbers of the registration.
+    pub(crate) last_user: HashMap<BackingId, StreamId>,
+}
+
+impl World {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let device = Watched::new(Emulator::new(setup.emulator()).unwrap());
+        let allocator = Allocator::new(device.clone(), setup.config()).unwrap();
+        let mut world = Self {
+            setup: setup.clone(),
+            device,
+            allocator,
+            streams: Vec::new(),
+            live: Vec::new(),
+            owners: 0,
+            last_user: HashMap::new(),
+        };
+        for _ in 0..STREAMS {
+            let stream = world.new_stream();
+            world.streams.push(stream);
+        }
+        world
+    }
+
+    fn new_stream(&self) -> UserStream {
+        let own = self.device.stream();
+        UserStream { registered: self.allocator.register_stream(own.clone()), own }
+    }
+
+    pub(crate) fn emulator(&self) -> &Emulator {
+        &self.device.emulator
+    }
+
+    /// Memory calls of the driver so far.
+    pub(crate) fn memory_calls(&self) -> u64 {
+        self.emulator().counts().memory_calls()
+    }
+
+    pub(crate) fn count(&self, call: Call) -> u64 {
+        self.emulator().counts().of(call)
+    }
+
+    // --- steps ------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn layout(&self, size: Size, alignment: Size) -> Layout {
+        let page = self.setup.page_bytes;
+        Layout::new(size.of(page)).aligned_to(alignment.of(page))
+    }
+
+    pub(crate) fn allocate(&mut self, layout: Layout, stream: usize) -> Outcome {
+        let UserStream { registered, own } = &self.streams[stream];
+        match self.allocator.allocate(layout, registered) {
+            Ok(allocation) => {
+                let address = allocation.address();
+                assert!(address.is_aligned_to(layout.alignment()), "{address} is not aligned for {layout:?}");
+                let owner = self.owners;
+                self.owners += 1;
+                let stream = own.clone();
+                self.device.kernel(&stream, address, layout.bytes(), owner);
+                for piece in self.emulator().resolve_range(address, layout.bytes()) {
+                    let memory = piece.backing.expect("the watcher has seen that it is mapped").memory;
+                    let before = self.last_user.insert(memory, allocation.stream());
+                    let registered = |id: StreamId| self.streams.iter().any(|s| s.registered.id() == id);
+                    let strayed = before.filter(|id| *id != allocation.stream() && registered(*id));
+                    assert!(
+                        self.setup.cross_stream != CrossStream::Never || strayed.is_none(),
+                        "{memory:?} went from {strayed:?} to {allocation:?}"
+                    );
+                }
+                self.live.push(Live { allocation, layout, stream, recorded: Vec::new(), owner });
+                Outcome::Allocated(address)
+            }
+            Err(Error::OutOfMemory(report)) => Outcome::OutOfMemory(report),
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+
+    /// Allocates so many bytes, which must go well.
+    pub(crate) fn must_allocate(&mut self, bytes: u64, stream: usize) -> Address {
+        match self.allocate(Layout::new(bytes), stream) {
+            Outcome::Allocated(address) => address,
+            refused => panic!("{bytes} bytes on stream {stream}: {refused:?}"),
+        }
+    }
+
+    /// Frees the live block at this place of the list.
+    pub(crate) fn free(&mut self, index: usize) {
+        let live = self.live.remove(index);
+        let mut on = vec![&live.stream];
+        // A program that has dropped a stream queues nothing there any more.
+        let registered = |id: StreamId| self.streams.iter().any(|stream| stream.registered.id() == id);
+        on.extend(live.recorded.iter().filter(|(id, _)| registered(*id)).map(|(_, stream)| stream));
+        for stream in on {
+            self.device.kernel(stream, live.allocation.address(), live.layout.bytes(), live.owner);
+        }
+    }
+
+    /// Frees the live block that begins here.
+    pub(crate) fn free_at(&mut self, address: Address) {
+        let index = self.live.iter().position(|live| live.allocation.address() == address);
+        self.free(index.expect("a live block begins there"));
+    }
+
+    pub(crate) fn record_stream(&mut self, index: usize, stream: usize) -> Outcome {
+        let UserStream { registered, own } = &self.streams[stream];
+        let live = &mut self.live[index];
+        // What the block holds was written on its own stream: the program puts the reader behind that.
+        if let Err(error) = self.device.program_waits(own, &live.stream) {
+            return Outcome::Failed(error.into());
+        }
+        self.device.kernel(own, live.allocation.address(), live.layout.bytes(), live.owner);
+        live.recorded.push((registered.id(), own.clone()));
+        match live.allocation.record_stream(registered) {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+
+    pub(crate) fn synchronize(&self, stream: usize) {
+        self.device.program_synchronizes(&self.streams[stream].own);
+        self.streams[stream].registered.note_synchronized();
+    }
+
+    pub(crate) fn replace_stream(&mut self, stream: usize) {
+        self.streams[stream] = self.new_stream();
+    }
+
+    /// The device catches up, and the host does not know.
+    pub(crate) fn complete_all(&self) {
+        for stream in &self.streams {
+            self.device.complete(&stream.own);
+        }
+        self.emulator().complete_all();
+    }
+
+    pub(crate) fn step(&mut self, op: &Op) -> Outcome {
+        let nth = |nth: usize, live: &[Live]| nth.checked_rem(live.len());
+        match *op {
+            Op::Allocate { size, alignment, stream } => {
+                let layout = self.layout(size, alignment);
+                return self.allocate(layout, stream);
+            }
+            Op::Free { nth: at } => match nth(at, &self.live) {
+                Some(index) => self.free(index),
+                None => return Outcome::Skipped,
+            },
+            Op::RecordStream { nth: at, stream } => match nth(at, &self.live) {
+                Some(index) => return self.record_stream(index, stream),
+                None => return Outcome::Skipped,
+            },
+            Op::Wait { waiter, on } => {
+                let (waiter, on) = (&self.streams[waiter], &self.streams[on]);
+                match self.device.program_waits(&waiter.own, &on.own) {
+                    Ok(()) => waiter.registered.note_wait(&on.registered),
+                    Err(error) => return Outcome::Failed(error.into()),
+                }
+            }
+            Op::Synchronize { stream } => self.synchronize(stream),
+            Op::SynchronizeDevice => {
+                self.device.program_synchronizes_all();
+                self.allocator.note_device_synchronized();
+            }
+            Op::Trim => return self.trim_to(None),
+            Op::TrimTo { pages } => return self.trim_to(Some(pages * self.setup.page_bytes)),
+            Op::Advance { operations } => self.emulator().advance(operations),
+            Op::Complete { stream } => self.device.complete(&self.streams[stream].own),
+            Op::Replace { stream } => self.replace_stream(stream),
+        }
+        Outcome::Done
+    }
+
+    /// Trims, and checks what the trim says of itself.
+    fn trim_to(&self, bytes: Option<u64>) -> Outcome {
+        let before = self.emulator().counts();
+        let trimmed = bytes.map_or_else(|| self.allocator.trim(), |bytes| self.allocator.trim_to(bytes));
+        let after = self.emulator().counts();
+        assert_eq!(
+            trimmed.released_bytes,
+            before.mapped_bytes - after.mapped_bytes,
+            "a trim says what the driver got back"
+        );
+        assert_eq!(after.host_waits, before.host_waits, "a trim does not wait");
+        if let Some(bytes) = bytes.filter(|_| trimmed.released_bytes > 0 && trimmed.failed.is_none()) {
+            let left = after.mapped_bytes + self.setup.page_bytes;
+            assert!(left > bytes, "a trim to {bytes} went on to {}", after.mapped_bytes);
+        }
+        trimmed.failed.map_or(Outcome::Done, |error| Outcome::Failed(error.into()))
+    }
+
+    // --- the model --------------------------------------------------------------------------------------------------
+
+    /// Frames with live bytes in them, by the page table.
+    pub(crate) fn busy_frames(&self) -> BTreeSet<BackingId> {
+        let ranges = self.live.iter().map(|live| (live.allocation.address(), live.layout.bytes()));
+        let pieces = ranges.flat_map(|(address, bytes)| self.emulator().resolve_range(address, bytes));
+        pieces.filter_map(|piece| piece.backing).map(|backing| backing.memory).collect()
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|live| live.layout.bytes()).sum()
+    }
+
+    /// Frames that could be had if nothing stood in the way: of the device or the limit, less those with live bytes.
+    pub(crate) fn free_frames(&self) -> u64 {
+        self.setup.most_frames() - self.busy_frames().len() as u64
+    }
+
+    /// Frames that a request of so many bytes needs at most.
+    pub(crate) fn frames_for(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.setup.page_bytes)
+    }
+
+    // --- checks -----------------------------------------------------------------------------------------------------
+
+    /// Everything that must hold between two steps, whatever happened before.
+    pub(crate) fn check(&self) {
+        let emulator = self.emulator();
+        assert_eq!(self.allocator.audit(), Vec::<String>::new());
+        assert_eq!(emulator.broken_rules(), Vec::new());
+        assert_eq!(self.device.violations(), Vec::<String>::new());
+        assert_eq!(emulator.recount(), emulator.leaks());
+
+        let (stats, counts) = (self.allocator.stats(), emulator.counts());
+        assert_eq!(stats.live_bytes, self.live_bytes());
+        assert_eq!(stats.live_blocks, self.live.len() as u64);
+        assert_eq!(stats.mapped_bytes, counts.mapped_bytes);
+        assert_eq!(stats.mapped_peak_bytes, counts.mapped_peak_bytes);
+        assert!(stats.mapped_bytes <= self.setup.most_frames() * self.setup.page_bytes);
+        assert_eq!(stats.created_frames, counts.of(Call::Create));
+        let (records, waits) = self.device.own_fences();
+        assert_eq!(stats.fences.records, counts.of(Call::EventRecord) - records);
+        assert_eq!(stats.fences.waits, counts.of(Call::StreamWait) - waits);
+        assert_eq!(stats.fences.host_waits, counts.host_waits);
+        if self.setup.cross_stream != CrossStream::DeviceWait {
+            assert_eq!(stats.fences.waits, 0, "nothing is put into a stream");
+        }
+        self.check_blocks();
+        let busy = self.busy_frames().len() as u64 * self.setup.page_bytes;
+        assert!(
+            stats.free_bytes + busy <= stats.mapped_bytes,
+            "{} free and {busy} in use of {} mapped",
+            stats.free_bytes,
+            stats.mapped_bytes
+        );
+    }
+
+    /// No two live blocks overlap, in addresses or in frames; all are mapped with access.
+    fn check_blocks(&self) {
+        let mut addresses: Vec<(u64, u64)> = Vec::new();
+        let mut frames: Vec<(BackingId, u64, u64)> = Vec::new();
+        for live in &self.live {
+            let (address, bytes) = (live.allocation.address(), live.layout.bytes());
+            addresses.push((address.get(), address.get() + bytes));
+            for piece in self.emulator().resolve_range(address, bytes) {
+                let backing = piece.backing.unwrap_or_else(|| panic!("{piece:?} of {:?}", live.allocation));
+                assert!(backing.accessible, "{piece:?} of {:?}", live.allocation);
+                frames.push((backing.memory, backing.offset_bytes, backing.offset_bytes + piece.bytes));
+            }
+        }
+        addresses.sort_unstable();
+        assert!(addresses.windows(2).all(|pair| pair[0].1 <= pair[1].0), "blocks overlap: {addresses:?}");
+        frames.sort_unstable();
+        let apart = |pair: &[(BackingId, u64, u64)]| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1;
+        assert!(frames.windows(2).all(apart), "blocks share bytes of a frame: {frames:?}");
+    }
+
+    // --- the end ----------------------------------------------------------------------------------------------------
+
+    /// Drops everything, and returns the device to look at what is left.
+    pub(crate) fn end(self) -> Watched {
+        let Self { device, allocator, streams, live, .. } = self;
+        drop(live);
+        drop(streams);
+        drop(allocator);
+        device
+    }
+
+    /// Drops everything; all must have been given back, without a fault.
+    pub(crate) fn end_empty(self) {
+        let device = self.end();
+        assert!(device.emulator.is_empty(), "left: {}", device.emulator.leaks());
+        assert_eq!(device.emulator.broken_rules(), Vec::new());
+        assert_eq!(device.violations(), Vec::<String>::new());
+    }
+}
+
+/// Runs a program and checks after each step; `also` looks at each outcome.
+pub(crate) fn run(program: &Program, mut also: impl FnMut(&mut World, &Op, &Outcome)) -> World {
+    let mut world = World::new(&program.setup);
+    for (number, op) in program.ops.iter().enumerate() {
+        let outcome = world.step(op);
+        if let Outcome::Failed(error) = &outcome {
+            panic!("step {number}, {op:?}: {error}");
+        }
+        also(&mut world, op, &outcome);
+        world.check();
+    }
+    world
+}
+
+/// Whether an error is this kind of failure of the driver.
+pub(crate) fn is_driver_error(outcome: &Outcome, kind: DriverErrorKind) -> bool {
+    matches!(outcome, Outcome::Failed(Error::Driver(error)) if error.kind == kind)
+}

@@ -1,6 +1,6 @@
 //! Threads that share an allocator: the locking protocol of `docs/locking.md`, under random schedules and for real.
 //!
-//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `schedules/ordered.rs` finds work that
+//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `programs/watched.rs` finds work that
 //! nothing orders.
 //!
 //! The same programs run twice. A plain build runs them on threads of the system, many times. With
@@ -16,8 +16,9 @@
 //!     --test schedules limit
 //! ```
 
-#[path = "schedules/ordered.rs"]
-mod ordered;
+#[allow(dead_code, reason = "tests/programs uses all of it")]
+#[path = "programs/watched.rs"]
+mod watched;
 #[path = "schedules/world.rs"]
 mod world;
 

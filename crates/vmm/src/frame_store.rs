@@ -100,6 +100,8 @@ pub struct FrameStore<D: Driver> {
     device: Arc<Device<D>>,
     inner: Mutex<Inner<D>>,
     limit_bytes: u64,
+    // Bytes of frames that exist or are being created: what the limit bounds.
+    claimed_bytes: AtomicU64,
     mapped_bytes: AtomicU64,
     mapped_peak_bytes: AtomicU64,
 }
@@ -153,6 +155,7 @@ impl<D: Driver> FrameStore<D> {
             device: Arc::clone(device),
             inner: Mutex::new(inner),
             limit_bytes: limit_bytes.unwrap_or(u64::MAX),
+            claimed_bytes: AtomicU64::new(0),
             mapped_bytes: AtomicU64::new(0),
             mapped_peak_bytes: AtomicU64::new(0),
         }
@@ -168,7 +171,8 @@ impl<D: Driver> FrameStore<D> {
         self.device.granularity()
     }
 
-    /// Bytes of frames not yet given back to the driver, wherever they are.
+    /// Bytes of frames not yet given back to the driver, wherever they are; without those that are being created or
+    /// released by other threads at this moment.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped_bytes.load(Ordering::Relaxed)
     }
@@ -191,10 +195,8 @@ impl<D: Driver> FrameStore<D> {
         let bytes = self.frame_bytes();
         // Claim the bytes first: two threads must not both see the last free place below the limit. In one step, since
         // bytes claimed in vain and given back would be missing to a third in between.
-        let claim =
-            |mapped_bytes: u64| (mapped_bytes + bytes <= self.limit_bytes).then_some(mapped_bytes + bytes);
-        let mapped_bytes = self
-            .mapped_bytes
+        let claim = |claimed: u64| (claimed + bytes <= self.limit_bytes).then_some(claimed + bytes);
+        self.claimed_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
             .map_err(|mapped_bytes| CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes })?;
         let id = {
@@ -212,12 +214,13 @@ impl<D: Driver> FrameStore<D> {
         match Frame::new(&self.device, id) {
             Ok(frame) => {
                 self.inner.lock().records[id.index()].holder = Holder::Thief;
-                self.mapped_peak_bytes.fetch_max(mapped_bytes + bytes, Ordering::Relaxed);
+                let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                self.mapped_peak_bytes.fetch_max(mapped_bytes, Ordering::Relaxed);
                 Ok(frame)
             }
             Err(error) => {
                 self.inner.lock().unused.push(id);
-                self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 Err(error.into())
             }
         }
@@ -290,12 +293,16 @@ impl<D: Driver> FrameStore<D> {
             return Err(ReleaseError::Mapped(frame));
         }
         let bytes = frame.bytes();
+        // Before the call: as soon as it is done another thread may create a frame in this one's stead, and the two must
+        // not be counted together.
+        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match frame.release() {
             Ok(()) => {
                 self.note_released(id, bytes);
                 Ok(bytes)
             }
             Err(Returned { owner, error }) => {
+                self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let mut inner = self.inner.lock();
                 inner.records[id.index()].holder = Holder::Store;
                 inner.unreleased.push(owner);
@@ -326,7 +333,7 @@ impl<D: Driver> FrameStore<D> {
         let mut inner = self.inner.lock();
         inner.records[id.index()].holder = Holder::Nobody;
         inner.unused.push(id);
-        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn note_holder(&self, frame: FrameId, holder: Holder) {

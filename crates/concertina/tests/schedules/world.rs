@@ -1,18 +1,17 @@
 //! A small device, an allocator on it, and everything that must hold while threads use them.
 //!
-//! Main types: [`World`], [`Home`], [`Block`], [`Dice`]. Neighbours: `ordered` is the driver; `tests/schedules.rs` has
+//! Main types: [`World`], [`Home`], [`Block`], [`Dice`]. Neighbours: `programs/watched.rs` is the driver; `tests/schedules.rs` has
 //! the programs.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use concertina::{
-    Allocation, Allocator, Config, CrossStream, Driver, Error, Layout, Policy, StaleRule, Stream,
-};
+use concertina::{Allocation, Allocator, Config, CrossStream, Error, Layout, Policy, StaleRule, Stream};
 use concertina_emulator::{BackingId, Emulator, EmulatorConfig, EventCompletion, Piece};
 
-use crate::ordered::{Ordered, OrderedStream};
+use crate::watched::{Watched, WatchedStream};
 
 pub(crate) const PAGE: u64 = 2 << 20;
 
@@ -43,26 +42,28 @@ impl Dice {
 /// A registered stream, as the allocator and as the driver know it.
 #[derive(Clone)]
 pub(crate) struct Home {
-    pub(crate) stream: Stream<Ordered>,
-    raw: OrderedStream,
+    pub(crate) stream: Stream<Watched>,
+    raw: WatchedStream,
 }
 
 pub(crate) struct World {
-    driver: Ordered,
-    pub(crate) allocator: Allocator<Ordered>,
+    driver: Watched,
+    pub(crate) allocator: Allocator<Watched>,
     frames: u64,
     cross_stream: CrossStream,
     limit_bytes: Option<u64>,
     /// Bytes of memory under live blocks.
     live: Mutex<HashMap<BackingId, Vec<Range<u64>>>>,
+    blocks: AtomicU64,
     report: Mutex<String>,
 }
 
 /// A block in use, checked as long as it lives.
 pub(crate) struct Block {
     world: Arc<World>,
+    number: u64,
     pieces: Vec<Piece>,
-    allocation: Allocation<Ordered>,
+    allocation: Allocation<Watched>,
 }
 
 impl World {
@@ -88,10 +89,19 @@ impl World {
         }
         let device = EmulatorConfig::default().with_granularity(PAGE).with_event_completion(completion);
         let emulator = Emulator::new(device.with_capacity(frames * PAGE).unwrap()).unwrap();
-        let driver = Ordered::new(emulator);
+        let driver = Watched::new(emulator);
         let allocator = Allocator::new(driver.clone(), config.build()).unwrap();
         let live = Mutex::default();
-        Arc::new(Self { driver, allocator, frames, cross_stream, limit_bytes, live, report: Mutex::default() })
+        Arc::new(Self {
+            driver,
+            allocator,
+            frames,
+            cross_stream,
+            limit_bytes,
+            live,
+            blocks: AtomicU64::new(0),
+            report: Mutex::default(),
+        })
     }
 
     pub(crate) fn home(&self) -> Home {
@@ -129,18 +139,18 @@ impl World {
             others.push(bytes);
         }
         drop(live);
-        self.driver.work(&home.raw, allocation.address(), bytes);
+        let number = self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.driver.kernel(&home.raw, allocation.address(), bytes, number);
         self.driver.emulator.advance(1);
         self.check_limit();
-        Some(Block { world: Arc::clone(self), pieces, allocation })
+        Some(Block { world: Arc::clone(self), number, pieces, allocation })
     }
 
     /// Works on the block on another stream, behind what was queued on its own, and says so.
     pub(crate) fn work_elsewhere(&self, block: &Block, home: &Home, other: &Home) {
-        let event = self.driver.event_create().unwrap();
-        self.driver.event_record(&event, &home.raw).unwrap();
-        self.driver.stream_wait(&other.raw, &event).unwrap();
-        self.driver.work(&other.raw, block.allocation.address(), block.allocation.bytes());
+        self.driver.program_waits(&other.raw, &home.raw).unwrap();
+        let (address, bytes) = (block.allocation.address(), block.allocation.bytes());
+        self.driver.kernel(&other.raw, address, bytes, block.number);
         block.allocation.record_stream(&other.stream).unwrap();
     }
 
@@ -158,7 +168,7 @@ impl World {
         assert_eq!((stats.live_bytes, stats.live_blocks), (0, 0), "{stats:?}");
         let most = world.limit_bytes.unwrap_or(world.frames * PAGE);
         assert!(stats.mapped_peak_bytes <= most, "{stats:?}");
-        assert_eq!(world.driver.races(), Vec::<String>::new());
+        assert_eq!(world.driver.violations(), Vec::<String>::new());
 
         // All memory there is can be had as one block, by each stream in turn; what others used is waited for on the
         // device, or by the host where the device may not wait.
@@ -167,7 +177,13 @@ impl World {
                 world.synchronize();
             }
             let block = world.allocate(home, most);
-            assert!(block.is_some(), "{most} bytes: {:?} {} {:?}", world.allocator.stats(), world.report.lock().unwrap(), world.allocator);
+            assert!(
+                block.is_some(),
+                "{most} bytes: {:?} {} {:?}",
+                world.allocator.stats(),
+                world.report.lock().unwrap(),
+                world.allocator
+            );
         }
 
         // All of it goes back to the driver: frames at a trim, addresses with their streams.
@@ -188,12 +204,12 @@ impl World {
         assert!(driver.emulator.is_empty(), "{}", driver.emulator.leaks());
         assert_eq!(driver.emulator.recount(), driver.emulator.leaks());
         assert_eq!(driver.emulator.broken_rules(), []);
-        assert_eq!(driver.races(), Vec::<String>::new());
+        assert_eq!(driver.violations(), Vec::<String>::new());
     }
 
     /// The program makes the host wait for the whole device, and says so.
     fn synchronize(&self) {
-        self.driver.synchronize_device();
+        self.driver.program_synchronizes_all();
         self.allocator.note_device_synchronized();
     }
 }

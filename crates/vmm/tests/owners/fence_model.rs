@@ -29,6 +29,9 @@ pub(crate) struct History {
     seen: usize,
     /// Everything before this position is done; by hand only.
     completed: usize,
+    /// Nothing is queued from here on; once this position is seen done, a stream to be forgotten is.
+    pub(crate) left: Option<usize>,
+    to_be_forgotten: bool,
     pub(crate) forgotten: bool,
 }
 
@@ -49,6 +52,8 @@ pub(crate) struct Model {
     /// Operations queued.
     now: u64,
     pub(crate) streams: Vec<History>,
+    /// To be forgotten and not yet, in the order of the asking.
+    leaving: Vec<usize>,
     pub(crate) counts: FenceCounts,
     /// Events that are recorded nowhere and can be used again.
     spare: usize,
@@ -64,6 +69,7 @@ impl Model {
             completion,
             now: 0,
             streams: Vec::new(),
+            leaving: Vec::new(),
             counts: FenceCounts::default(),
             spare: 0,
             calls: Vec::new(),
@@ -156,6 +162,15 @@ impl Model {
         let seen = self.streams[stream].seen;
         self.spare += self.records(stream).filter(|(_, at)| (seen..until).contains(at)).count();
         self.streams[stream].seen = seen.max(until);
+        self.forget_if_over(stream);
+    }
+
+    fn forget_if_over(&mut self, stream: usize) {
+        let history = &mut self.streams[stream];
+        if history.to_be_forgotten && history.left.is_some_and(|left| left < history.seen) {
+            history.forgotten = true;
+            self.leaving.retain(|leaving| *leaving != stream);
+        }
     }
 
     // --- the calls --------------------------------------------------------------------------------------------------
@@ -177,6 +192,9 @@ impl Model {
                 return Ok(());
             }
             self.see(stream, at + 1);
+            if self.streams[stream].forgotten {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -208,8 +226,12 @@ impl Model {
             self.cover(use_)?;
             let (on, at) = self.cover_of(use_).expect("it was just covered");
             self.call(EventCall::Wait { waiter, on })?;
-            self.streams[waiter].items.push(Item::Wait { on: use_.stream, until: at + 1 });
+            let history = &mut self.streams[waiter];
+            history.items.push(Item::Wait { on: use_.stream, until: at + 1 });
             self.counts.waits += 1;
+            if history.left.is_some() {
+                self.leave_now(waiter);
+            }
         }
         Ok(())
     }
@@ -218,8 +240,13 @@ impl Model {
         if self.streams[stream].forgotten {
             return Ok(());
         }
-        self.record(stream)?;
-        let (record, at) = self.records(stream).last().expect("it was just recorded");
+        // Behind everything that is queued, unless an event is there already.
+        let last = self.streams[stream].left.unwrap_or(self.streams[stream].items.len());
+        self.cover(ModelUse { stream, at: last })?;
+        let seen = self.streams[stream].seen;
+        let Some((record, at)) = self.records(stream).filter(|(_, at)| *at >= seen).last() else {
+            return Ok(());
+        };
         self.call(EventCall::Query(record))?;
         if !self.is_complete(stream, at) {
             self.call(EventCall::Synchronize(record))?;
@@ -243,5 +270,40 @@ impl Model {
         if !self.streams[stream].forgotten {
             self.see(stream, self.streams[stream].items.len());
         }
+    }
+
+    /// A position of its own behind everything that is queued.
+    fn leave_now(&mut self, stream: usize) {
+        self.streams[stream].left = Some(self.use_now(stream).at);
+    }
+
+    pub(crate) fn leave(&mut self, stream: usize) -> Result<(), Refused> {
+        if self.streams[stream].forgotten {
+            return Ok(());
+        }
+        if self.streams[stream].left.is_none() {
+            self.leave_now(stream);
+        }
+        let at = self.streams[stream].left.expect("it left");
+        self.cover(ModelUse { stream, at })?;
+        self.poll(stream)
+    }
+
+    pub(crate) fn forget(&mut self, stream: usize) {
+        if self.streams[stream].forgotten {
+            return;
+        }
+        if self.streams[stream].left.is_none() {
+            self.leave_now(stream);
+        }
+        self.streams[stream].to_be_forgotten = true;
+        if !self.leaving.contains(&stream) {
+            self.leaving.push(stream);
+        }
+        self.forget_if_over(stream);
+    }
+
+    pub(crate) fn poll_leaving(&mut self) -> Result<(), Refused> {
+        self.leaving.clone().into_iter().try_for_each(|stream| self.poll(stream))
     }
 }

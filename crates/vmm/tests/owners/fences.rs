@@ -161,14 +161,24 @@ fn the_host_waits_only_for_what_is_not_done() {
 }
 
 #[test]
-fn a_forgotten_stream_is_done_and_let_go() {
+fn a_stream_is_forgotten_when_its_last_use_is_seen_done() {
     let fixture = Fixture::new(EventCompletion::ByHand, 2);
     let use_ = fixture.use_on(0);
     fixture.fences.cover(use_).unwrap();
-    fixture.fences.host_wait(fixture.id(0)).unwrap();
+    // One event behind all of it, once.
+    fixture.fences.leave(fixture.id(0)).unwrap();
+    fixture.fences.leave(fixture.id(0)).unwrap();
+    assert_eq!(fixture.counts(), (2, 0, 0));
     fixture.fences.forget(fixture.id(0));
-    fixture.fences.forget(fixture.id(0));
+    fixture.fences.poll_leaving().unwrap();
+    assert!(!fixture.fences.is_done(use_), "its work may still run");
+    assert_eq!(fixture.fences.streams().len(), 2);
+
+    fixture.complete(0);
+    fixture.fences.poll_leaving().unwrap();
     assert_eq!(fixture.fences.streams(), [fixture.id(1)]);
+    assert_eq!(fixture.fences.now(fixture.id(0)), None);
+    fixture.fences.forget(fixture.id(0));
     fixture.recorder.take_calls();
     assert!(fixture.fences.is_done(use_) && fixture.fences.is_ordered(fixture.id(1), use_));
     fixture.fences.cover(use_).unwrap();
@@ -178,6 +188,7 @@ fn a_forgotten_stream_is_done_and_let_go() {
     fixture.fences.host_wait(fixture.id(0)).unwrap();
     fixture.fences.note_wait(fixture.id(1), fixture.id(0));
     fixture.fences.note_synchronized(fixture.id(0));
+    fixture.fences.leave(fixture.id(0)).unwrap();
     assert_eq!(fixture.recorder.take_calls(), []);
     // A number is never given twice.
     let clock = fixture.fences.register(fixture.recorder.stream());
@@ -253,7 +264,9 @@ enum Step {
     NoteSynchronized { stream: usize },
     HostWait { stream: usize },
     Register,
+    Leave { stream: usize },
     Forget { stream: usize },
+    PollLeaving,
 }
 
 fn step() -> impl Strategy<Value = (Step, Option<u64>)> {
@@ -271,7 +284,9 @@ fn step() -> impl Strategy<Value = (Step, Option<u64>)> {
         1 => stream().prop_map(|stream| Step::NoteSynchronized { stream }),
         1 => stream().prop_map(|stream| Step::HostWait { stream }),
         1 => Just(Step::Register),
+        1 => stream().prop_map(|stream| Step::Leave { stream }),
         1 => stream().prop_map(|stream| Step::Forget { stream }),
+        1 => Just(Step::PollLeaving),
     ];
     (step, prop_oneof![6 => Just(None), 1 => (1..4_u64).prop_map(Some)])
 }
@@ -310,7 +325,9 @@ impl Run {
         match *step {
             Step::Use { stream } => {
                 let stream = stream % streams;
-                uses.push((fixture.use_on(stream), model.use_now(stream)));
+                if model.streams[stream].left.is_none() {
+                    uses.push((fixture.use_on(stream), model.use_now(stream)));
+                }
             }
             Step::Advance { operations } => {
                 emulator.advance(operations);
@@ -336,7 +353,8 @@ impl Run {
             }
             Step::NoteWait { waiter, on } => {
                 let (waiter, on) = (waiter % streams, on % streams);
-                if waiter != on && !model.streams[waiter].forgotten && !model.streams[on].forgotten {
+                let left = |stream: usize| model.streams[stream].left.is_some();
+                if waiter != on && !left(waiter) && !left(on) {
                     emulator.clear_faults();
                     let event = emulator.event_create().unwrap();
                     emulator.event_record(&event, &fixture.streams[on].stream).unwrap();
@@ -359,16 +377,14 @@ impl Run {
                     model.streams.push(History::default());
                 }
             }
-            // As a stream is let go of: when the host has waited for everything on it.
-            Step::Forget { stream } => {
-                let waited = fences.host_wait(id(stream)).is_err();
-                let known = model.host_wait(stream % streams).is_err();
-                if !waited {
-                    fences.forget(id(stream));
-                    model.streams[stream % streams].forgotten = true;
-                }
-                return (waited, known);
+            Step::Leave { stream } => {
+                return (fences.leave(id(stream)).is_err(), model.leave(stream % streams).is_err());
             }
+            Step::Forget { stream } => {
+                fences.forget(id(stream));
+                model.forget(stream % streams);
+            }
+            Step::PollLeaving => return (fences.poll_leaving().is_err(), model.poll_leaving().is_err()),
         }
         (false, false)
     }
@@ -382,6 +398,10 @@ impl Run {
             .map(|stream| fixture.id(stream))
             .collect();
         prop_assert_eq!(fences.streams(), registered);
+        for stream in 0..model.streams.len() {
+            let forgotten = model.streams[stream].forgotten;
+            prop_assert_eq!(fences.now(fixture.id(stream)).is_none(), forgotten);
+        }
         for &(use_, known) in uses {
             prop_assert_eq!(fences.is_done(use_), model.is_done(known), "{:?}, {:?}", use_, known);
         }

@@ -27,3 +27,19 @@ pub use concertina_heap::{
 pub use concertina_vmm::{
     Address, BaselineDriver, Driver, DriverError, DriverErrorKind, FenceCounts, StreamId, Unreturned,
 };
+
+/// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.
+#[cfg(test)]
+mod handles_cross_threads {
+    use super::{Allocation, Allocator, Driver, Error, Stream};
+
+    fn is_send_and_sync<T: Send + Sync>() {}
+
+    #[allow(dead_code)]
+    fn all_are<D: Driver>() {
+        is_send_and_sync::<Allocator<D>>();
+        is_send_and_sync::<Stream<D>>();
+        is_send_and_sync::<Allocation<D>>();
+        is_send_and_sync::<Error>();
+    }
+}

@@ -10,7 +10,7 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-use concertina_vmm::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
+use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
 use concertina_vmm::{
     Device, Driver, DriverError, FenceCounts, Fences, Frame, FrameStore, ReleaseError, SegmentId,
     StreamClock, StreamId, Unreturned, Use,
@@ -109,6 +109,8 @@ pub struct Heaps<D: Driver> {
     pub(crate) device_bytes: u64,
     live_bytes: AtomicU64,
     live_peak_bytes: AtomicU64,
+    // Whether a retired stream may have heaps left that wait for work in flight.
+    unfinished: AtomicBool,
     registry: RwLock<Registry<D>>,
 }
 
@@ -138,6 +140,7 @@ impl<D: Driver> Heaps<D> {
             device_bytes,
             live_bytes: AtomicU64::new(0),
             live_peak_bytes: AtomicU64::new(0),
+            unfinished: AtomicBool::new(false),
             registry: RwLock::new(Registry { heaps: BTreeMap::new(), segments: Vec::new() }),
         })
     }
@@ -317,7 +320,9 @@ impl<D: Driver> Heaps<D> {
         for cell in &cells {
             left |= !self.dismantle(cell);
         }
-        if !left {
+        if left {
+            self.unfinished.store(true, Ordering::Relaxed);
+        } else {
             self.fences.forget(stream);
         }
     }
@@ -353,6 +358,9 @@ impl<D: Driver> Heaps<D> {
 
     /// Tries again to finish retired streams whose work was still in flight.
     pub(crate) fn sweep_retired(&self) {
+        if !self.unfinished.swap(false, Ordering::Relaxed) {
+            return;
+        }
         let mut streams: Vec<StreamId> = self
             .cells()
             .iter()

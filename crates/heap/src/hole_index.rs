@@ -30,6 +30,7 @@ pub struct Hole {
 /// All holes of a heap by size.
 #[derive(Debug)]
 pub struct HoleIndex {
+    // Empty until the first hole comes: a heap of a stream that allocates nothing costs nothing.
     classes: Vec<Vec<Hole>>,
     filled: [u64; WORDS],
     // Which words of `filled` are not zero.
@@ -39,7 +40,7 @@ pub struct HoleIndex {
 
 impl Default for HoleIndex {
     fn default() -> Self {
-        Self { classes: vec![Vec::new(); CLASSES], filled: [0; WORDS], summary: 0, holes: 0 }
+        Self { classes: Vec::new(), filled: [0; WORDS], summary: 0, holes: 0 }
     }
 }
 
@@ -55,6 +56,9 @@ impl HoleIndex {
     /// Adds a hole.
     pub fn insert(&mut self, hole: Hole) {
         let class = class_of(hole.steps);
+        if self.classes.is_empty() {
+            self.classes.resize_with(CLASSES, Vec::new);
+        }
         let holes = &mut self.classes[class];
         let at = holes.partition_point(|known| *known < hole);
         holes.insert(at, hole);
@@ -91,6 +95,10 @@ impl HoleIndex {
         self.holes == 0
     }
 
+    fn class(&self, class: usize) -> &[Hole] {
+        self.classes.get(class).map_or(&[], Vec::as_slice)
+    }
+
     // The first class at or after `class` that has a hole.
     fn next_filled(&self, class: usize) -> Option<usize> {
         if class >= CLASSES {
@@ -112,7 +120,7 @@ impl HoleIndex {
     /// The best fit: the smallest hole of at least `steps`, at the lowest address.
     pub fn best(&self, steps: u32) -> Option<Hole> {
         let class = class_of(steps);
-        let holes = &self.classes[class];
+        let holes = self.class(class);
         let at = holes.partition_point(|hole| hole.steps < steps);
         if let Some(hole) = holes.get(at) {
             return Some(*hole);
@@ -130,10 +138,10 @@ impl HoleIndex {
     /// All holes of at least `steps`, the best fit first.
     pub fn from(&self, steps: u32) -> impl Iterator<Item = Hole> + '_ {
         let first = class_of(steps);
-        let at = self.classes[first].partition_point(|hole| hole.steps < steps);
+        let at = self.class(first).partition_point(|hole| hole.steps < steps);
         let rest = std::iter::successors(self.next_filled(first + 1), |class| self.next_filled(class + 1))
-            .flat_map(|class| self.classes[class].iter());
-        self.classes[first][at..].iter().chain(rest).copied()
+            .flat_map(|class| self.class(class).iter());
+        self.class(first)[at..].iter().chain(rest).copied()
     }
 }
 

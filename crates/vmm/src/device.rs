@@ -159,7 +159,21 @@ impl<D: Driver> Device<D> {
         self.call(Call::Reserve, |d| d.reserve(bytes, alignment))
     }
 
+    /// Gives addresses back, unless a mapping in them is on the retry list: the driver would refuse.
     pub(crate) fn unreserve(&self, address: Address, bytes: u64) -> Result<(), DriverError> {
+        let within = |at: Address| (address..address.add(bytes)).contains(&at);
+        let owed = self
+            .owed
+            .lock()
+            .iter()
+            .any(|owed| matches!(owed, Owed::Mapping { address, .. } if within(*address)));
+        if owed {
+            return Err(DriverError::new(
+                DriverErrorKind::NotReady,
+                Call::Unreserve,
+                "a mapping in the range could not be unmapped yet; no call was made",
+            ));
+        }
         self.call(Call::Unreserve, |d| d.unreserve(address, bytes))
     }
 
@@ -265,26 +279,25 @@ impl<D: Driver> Device<D> {
             Owed::Reservation { .. } => 2,
         });
         let mut released_bytes = 0;
-        let mut kept = Vec::new();
         for item in owed {
+            // What fails again goes back on the list at once: a reservation looks there for mappings in it.
             match item {
                 Owed::Mapping { address, bytes } => {
                     if self.unmap(address, bytes, 1).is_err() {
-                        kept.push(Owed::Mapping { address, bytes });
+                        self.owe_mapping(address, bytes);
                     }
                 }
                 Owed::Handle { handle, bytes } => match self.release(handle) {
                     Ok(()) => released_bytes += bytes,
-                    Err(returned) => kept.push(Owed::Handle { handle: returned.owner, bytes }),
+                    Err(returned) => self.owe_handle(returned.owner, bytes),
                 },
                 Owed::Reservation { address, bytes } => {
                     if self.unreserve(address, bytes).is_err() {
-                        kept.push(Owed::Reservation { address, bytes });
+                        self.owe_reservation(address, bytes);
                     }
                 }
             }
         }
-        self.owed.lock().append(&mut kept);
         released_bytes
     }
 }

@@ -3,7 +3,8 @@
 //! Main types: [`FrameStore`], [`Holder`]. Neighbours: heaps take frames from here and put them back; segments report
 //! every mapping that they make or remove, so that a frame is never released while it is still mapped somewhere.
 //!
-//! Its lock is a leaf: it is taken under a heap's lock and takes no other, and it is not held over a driver call.
+//! Its lock is taken under a heap's lock and is not held over a driver call. Nothing here takes another one under it;
+//! what callers ask of each frame (`wanted`) may take the fences' lock, which is a leaf.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use crate::units::{FrameId, SegmentId};
 pub enum Holder {
     /// There is no such frame.
     Nobody,
-    /// The store: it is free, and no page counts it as its own.
+    /// The store: it is free and no page counts it as its own, or it waits for another try at its release.
     Store,
     /// A page.
     Page(Place),
@@ -34,8 +35,8 @@ pub enum Holder {
 #[derive(Debug)]
 struct Record {
     holder: Holder,
-    // While the store holds it: its key among the free.
-    arrival: u64,
+    // Its key among the free, while it is one of them.
+    arrival: Option<u64>,
     // Every page that is mapped to the frame: the one that holds it and the stale ones.
     mappings: SmallVec<[Place; 2]>,
 }
@@ -48,6 +49,14 @@ struct Inner<D: Driver> {
     unreleased: Vec<Frame<D>>,
     records: Vec<Record>,
     unused: Vec<FrameId>,
+}
+
+impl<D: Driver> Inner<D> {
+    fn note_taken(&mut self, frame: FrameId) {
+        let record = &mut self.records[frame.index()];
+        record.holder = Holder::Thief;
+        record.arrival = None;
+    }
 }
 
 /// Why no frame was created.
@@ -91,6 +100,8 @@ pub struct FrameStore<D: Driver> {
     device: Arc<Device<D>>,
     inner: Mutex<Inner<D>>,
     limit_bytes: u64,
+    // Bytes of frames that exist or are being created: what the limit bounds.
+    claimed_bytes: AtomicU64,
     mapped_bytes: AtomicU64,
     mapped_peak_bytes: AtomicU64,
 }
@@ -121,8 +132,7 @@ impl<D: Driver> Directory<'_, D> {
 
     /// The free frame with this number, if the store holds it.
     pub fn free_frame(&self, frame: FrameId) -> Option<&Frame<D>> {
-        let record = self.0.records.get(frame.index()).filter(|record| record.holder == Holder::Store)?;
-        self.0.free.get(&record.arrival)
+        self.0.free.get(&self.0.records.get(frame.index())?.arrival?)
     }
 
     /// Every page that is mapped to the frame.
@@ -145,6 +155,7 @@ impl<D: Driver> FrameStore<D> {
             device: Arc::clone(device),
             inner: Mutex::new(inner),
             limit_bytes: limit_bytes.unwrap_or(u64::MAX),
+            claimed_bytes: AtomicU64::new(0),
             mapped_bytes: AtomicU64::new(0),
             mapped_peak_bytes: AtomicU64::new(0),
         }
@@ -160,7 +171,8 @@ impl<D: Driver> FrameStore<D> {
         self.device.granularity()
     }
 
-    /// Bytes of frames not yet given back to the driver, wherever they are.
+    /// Bytes of frames not yet given back to the driver, wherever they are; without those that are being created or
+    /// released by other threads at this moment.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped_bytes.load(Ordering::Relaxed)
     }
@@ -181,29 +193,34 @@ impl<D: Driver> FrameStore<D> {
     /// Over the limit, or what the driver says; nothing has changed then.
     pub fn create(&self) -> Result<Frame<D>, CreateError> {
         let bytes = self.frame_bytes();
-        // Claim the bytes first: two threads must not both see the last free place below the limit.
-        let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if mapped_bytes + bytes > self.limit_bytes {
-            self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes });
-        }
+        // Claim the bytes first: two threads must not both see the last free place below the limit. In one step, since
+        // bytes claimed in vain and given back would be missing to a third in between.
+        let claim = |claimed: u64| (claimed + bytes <= self.limit_bytes).then_some(claimed + bytes);
+        self.claimed_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
+            .map_err(|mapped_bytes| CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes })?;
         let id = {
             let mut inner = self.inner.lock();
             inner.unused.pop().unwrap_or_else(|| {
                 let number = u32::try_from(inner.records.len()).expect("fewer than 2^32 frames on a device");
-                inner.records.push(Record { holder: Holder::Nobody, arrival: 0, mappings: SmallVec::new() });
+                inner.records.push(Record {
+                    holder: Holder::Nobody,
+                    arrival: None,
+                    mappings: SmallVec::new(),
+                });
                 FrameId::new(number)
             })
         };
         match Frame::new(&self.device, id) {
             Ok(frame) => {
                 self.inner.lock().records[id.index()].holder = Holder::Thief;
-                self.mapped_peak_bytes.fetch_max(mapped_bytes + bytes, Ordering::Relaxed);
+                let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                self.mapped_peak_bytes.fetch_max(mapped_bytes, Ordering::Relaxed);
                 Ok(frame)
             }
             Err(error) => {
                 self.inner.lock().unused.push(id);
-                self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 Err(error.into())
             }
         }
@@ -217,7 +234,7 @@ impl<D: Driver> FrameStore<D> {
             inner.arrivals += 1;
             let record = &mut inner.records[frame.id().index()];
             record.holder = Holder::Store;
-            record.arrival = arrival;
+            record.arrival = Some(arrival);
             inner.free.insert(arrival, frame);
         }
     }
@@ -234,7 +251,7 @@ impl<D: Driver> FrameStore<D> {
             .collect();
         for arrival in arrivals {
             if let Some(frame) = inner.free.remove(&arrival) {
-                inner.records[frame.id().index()].holder = Holder::Thief;
+                inner.note_taken(frame.id());
                 taken.push(frame);
             }
         }
@@ -243,11 +260,10 @@ impl<D: Driver> FrameStore<D> {
     /// Takes the free frame with this number, if the store holds it unpinned and `wanted` agrees.
     pub fn take_frame(&self, frame: FrameId, wanted: impl Fn(&Frame<D>) -> bool) -> Option<Frame<D>> {
         let mut inner = self.inner.lock();
-        let record = inner.records.get(frame.index()).filter(|record| record.holder == Holder::Store)?;
-        let arrival = record.arrival;
+        let arrival = inner.records.get(frame.index())?.arrival?;
         inner.free.get(&arrival).filter(|frame| frame.pins() == 0 && wanted(frame))?;
         let taken = inner.free.remove(&arrival)?;
-        inner.records[frame.index()].holder = Holder::Thief;
+        inner.note_taken(frame);
         Some(taken)
     }
 
@@ -277,12 +293,16 @@ impl<D: Driver> FrameStore<D> {
             return Err(ReleaseError::Mapped(frame));
         }
         let bytes = frame.bytes();
+        // Before the call: as soon as it is done another thread may create a frame in this one's stead, and the two must
+        // not be counted together.
+        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match frame.release() {
             Ok(()) => {
                 self.note_released(id, bytes);
                 Ok(bytes)
             }
             Err(Returned { owner, error }) => {
+                self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let mut inner = self.inner.lock();
                 inner.records[id.index()].holder = Holder::Store;
                 inner.unreleased.push(owner);
@@ -313,7 +333,7 @@ impl<D: Driver> FrameStore<D> {
         let mut inner = self.inner.lock();
         inner.records[id.index()].holder = Holder::Nobody;
         inner.unused.push(id);
-        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn note_holder(&self, frame: FrameId, holder: Holder) {

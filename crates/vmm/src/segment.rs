@@ -12,7 +12,7 @@ use core::fmt;
 use bitvec::vec::BitVec;
 
 use crate::driver::Driver;
-use crate::error::{DriverError, Returned};
+use crate::error::{Call, DriverError, DriverErrorKind, Returned};
 use crate::fence::{Use, Uses};
 use crate::frame::Frame;
 use crate::frame_store::{FrameStore, Holder};
@@ -308,8 +308,14 @@ impl<D: Driver> Segment<D> {
     /// Gives the addresses back.
     ///
     /// # Errors
-    /// The segment comes back when the driver refuses, or when a page is still mapped.
+    /// The segment comes back when the driver refuses, and, without a call, while a page is mapped.
     pub fn unreserve(self) -> Result<(), Box<Returned<Self>>> {
+        if self.mapped.any() {
+            let pages = self.mapped_pages();
+            let detail = format!("{pages} pages of {:?} are mapped: unmap them first", self.id);
+            let error = DriverError::new(DriverErrorKind::Invalid, Call::Unreserve, detail);
+            return Err(Box::new(Returned { owner: self, error }));
+        }
         let Self { id, store, slots, held, mapped, reservation } = self;
         reservation.unreserve().map_err(|Returned { owner: reservation, error }| {
             Box::new(Returned { owner: Self { id, store, slots, held, mapped, reservation }, error })

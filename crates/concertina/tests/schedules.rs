@@ -1,0 +1,253 @@
+//! Threads that share an allocator: the locking protocol of `docs/locking.md`, under random schedules and for real.
+//!
+//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `programs/watched.rs` finds work that
+//! nothing orders.
+//!
+//! The same programs run twice. A plain build runs them on threads of the system, many times. With
+//! `RUSTFLAGS="--cfg shuttle"` all locks and atomics of the library are shuttle's, and each program runs under some
+//! thousands of schedules: random ones, and those of probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010),
+//! which finds orderings that need few preemptions. `cargo xtask test` does both.
+//!
+//! To replay a failure: shuttle prints the seed of the failing schedule. Run that one test again with the environment
+//! variable `SHUTTLE_RANDOM_SEED` set to it; the first schedule of the same kind (random or not) is then the failing one:
+//!
+//! ```text
+//! SHUTTLE_RANDOM_SEED=1234 RUSTFLAGS="--cfg shuttle" cargo test -p concertina --target-dir target/shuttle \
+//!     --test schedules limit
+//! ```
+
+#[allow(dead_code, reason = "tests/programs uses all of it")]
+#[path = "programs/watched.rs"]
+mod watched;
+#[path = "schedules/world.rs"]
+mod world;
+
+#[cfg(shuttle)]
+use shuttle::thread;
+#[cfg(not(shuttle))]
+use std::thread;
+
+use std::sync::Arc;
+
+use world::{Block, Dice, Home, PAGE, World};
+
+/// Where the schedules start; `SHUTTLE_RANDOM_SEED` overrides it.
+const SEED: u64 = 20_260_801;
+
+/// Runs the program under many schedules.
+#[cfg(shuttle)]
+fn explore(program: fn(&mut Dice)) {
+    use shuttle::rand::{Rng, thread_rng};
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+
+    let run = move || program(&mut Dice::new(thread_rng().r#gen()));
+    let mut config = shuttle::Config::new();
+    // Out of memory writes a report, which needs more than the 32 KiB that a thread has by default.
+    config.stack_size = 256 << 10;
+    shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, 2_000), config.clone()).run(run);
+    shuttle::Runner::new(PctScheduler::new_from_seed(SEED, 3, 2_000), config).run(run);
+}
+
+/// Runs the program many times on threads of the system.
+#[cfg(not(shuttle))]
+fn explore(program: fn(&mut Dice)) {
+    for number in 0..200 {
+        program(&mut Dice::new(SEED + number));
+    }
+}
+
+type Program = Box<dyn FnOnce() + Send>;
+
+/// Runs the programs side by side, one a thread, and waits for all.
+fn side_by_side(programs: Vec<Program>) {
+    let threads: Vec<_> = programs.into_iter().map(thread::spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Blocks of `1..=most_pages` whole pages or, for each third, less than one: allocated, used, freed in any order.
+struct Churn {
+    operations: u64,
+    most_pages: u64,
+}
+
+impl Churn {
+    fn run(&self, world: &Arc<World>, home: &Home, other: &Home, dice: &mut Dice) {
+        let mut blocks: Vec<Block> = Vec::new();
+        for _ in 0..self.operations {
+            let nth = dice.below(blocks.len().max(1) as u64) as usize;
+            match dice.below(8) {
+                0..5 => {
+                    let pages = 1 + dice.below(self.most_pages);
+                    let bytes = if dice.below(3) == 0 { pages * PAGE / 5 } else { pages * PAGE };
+                    match world.allocate(home, bytes) {
+                        Some(block) => blocks.push(block),
+                        None => blocks.clear(),
+                    }
+                }
+                5..7 if !blocks.is_empty() => drop(blocks.swap_remove(nth)),
+                7 if !blocks.is_empty() => world.work_elsewhere(&blocks[nth], home, other),
+                _ => {}
+            }
+        }
+    }
+
+    fn program(self, world: &Arc<World>, home: &Home, other: &Home, dice: &mut Dice) -> Program {
+        let (world, home, other, mut dice) = (Arc::clone(world), home.clone(), other.clone(), dice.split());
+        Box::new(move || self.run(&world, &home, &other, &mut dice))
+    }
+}
+
+fn blocks(world: &Arc<World>, home: &Home, count: u64, pages: u64) -> Vec<Block> {
+    (0..count).map_while(|_| world.allocate(home, pages * PAGE)).collect()
+}
+
+fn drop_one_by_one(blocks: Vec<Block>) -> Program {
+    Box::new(move || blocks.into_iter().for_each(drop))
+}
+
+/// Two threads, each with a stream of its own, on a device with too few frames for both.
+#[test]
+fn two_heaps_steal_from_each_other() {
+    explore(|dice| {
+        let world = World::new(6, None, dice);
+        let homes = vec![world.home(), world.home()];
+        let churn = || Churn { operations: 8, most_pages: 4 };
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            churn().program(&world, &homes[1], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// Three threads allocate on one stream.
+#[test]
+fn three_threads_share_a_heap() {
+    explore(|dice| {
+        let world = World::new(5, None, dice);
+        let homes = vec![world.home(), world.home()];
+        let churn = || Churn { operations: 5, most_pages: 3 };
+        side_by_side((0..3).map(|_| churn().program(&world, &homes[0], &homes[1], dice)).collect());
+        world.finish(homes);
+    });
+}
+
+/// Blocks of a stream are freed by another thread while their owner steals for more.
+#[test]
+fn freed_elsewhere_while_the_owner_steals() {
+    explore(|dice| {
+        let world = World::new(6, None, dice);
+        let homes = vec![world.home(), world.home()];
+        let (own, others) = (blocks(&world, &homes[0], 2, 1), blocks(&world, &homes[1], 2, 2));
+        let churn = || Churn { operations: 6, most_pages: 3 };
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            drop_one_by_one(own.into_iter().chain(others).collect()),
+            churn().program(&world, &homes[1], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// A thread gives memory back to the driver while others take it, and looks at the figures.
+#[test]
+fn trims_while_others_allocate() {
+    explore(|dice| {
+        let world = World::new(6, None, dice);
+        let homes = vec![world.home(), world.home()];
+        let churn = || Churn { operations: 6, most_pages: 3 };
+        let trimmer = Arc::clone(&world);
+        let trim: Program = Box::new(move || {
+            for pages in [0, 2, 0] {
+                assert_eq!(trimmer.allocator.trim_to(pages * PAGE).failed, None);
+                trimmer.allocator.stats();
+            }
+        });
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            trim,
+            churn().program(&world, &homes[1], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// A stream is retired while another thread frees its last blocks, and a third wants their frames.
+#[test]
+fn a_stream_retires_while_its_last_block_is_freed() {
+    explore(|dice| {
+        let world = World::new(6, None, dice);
+        let mut homes = vec![world.home(), world.home()];
+        let leaving = homes.remove(0);
+        let last = blocks(&world, &leaving, 1 + dice.below(3), 1);
+        let small = world.allocate(&leaving, PAGE / 8);
+        let handle = leaving.clone();
+        side_by_side(vec![
+            Box::new(move || drop(handle)),
+            drop_one_by_one(last.into_iter().chain(small).collect()),
+            Churn { operations: 6, most_pages: 4 }.program(&world, &homes[0], &homes[0], dice),
+            Box::new(move || drop(leaving)),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// A stream is retired while blocks of another stream that it worked on are still pending.
+#[test]
+fn a_stream_retires_while_others_wait_for_its_work() {
+    explore(|dice| {
+        let world = World::new(5, None, dice);
+        let mut homes = vec![world.home(), world.home()];
+        let leaving = homes.remove(0);
+        let used = blocks(&world, &homes[0], 2, 1);
+        used.iter().for_each(|block| world.work_elsewhere(block, &homes[0], &leaving));
+        side_by_side(vec![
+            Box::new(move || drop(leaving)),
+            drop_one_by_one(used),
+            Churn { operations: 6, most_pages: 3 }.program(&world, &homes[0], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// Two threads at a limit that is far under the device.
+#[test]
+fn a_limit_is_reached_from_two_threads() {
+    explore(|dice| {
+        let world = World::new(64, Some(4), dice);
+        let homes = vec![world.home(), world.home()];
+        let churn = || Churn { operations: 7, most_pages: 3 };
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            churn().program(&world, &homes[1], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// The same for longer, on threads of the system only: what thousands of operations pile up.
+#[cfg(not(shuttle))]
+#[test]
+fn four_threads_for_long() {
+    for number in 0..8 {
+        let dice = &mut Dice::new(SEED + 1_000 + number);
+        let world = World::new(24, (number % 2 == 0).then_some(20), dice);
+        let homes: Vec<Home> = (0..3).map(|_| world.home()).collect();
+        let churn = || Churn { operations: 2_000, most_pages: 6 };
+        let trimmer = Arc::clone(&world);
+        let trim: Program = Box::new(move || {
+            for pages in (0..24).cycle().take(500) {
+                assert_eq!(trimmer.allocator.trim_to(pages * PAGE).failed, None);
+            }
+        });
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            churn().program(&world, &homes[1], &homes[2], dice),
+            churn().program(&world, &homes[2], &homes[0], dice),
+            // A second thread on a stream that another one uses.
+            churn().program(&world, &homes[0], &homes[2], dice),
+            trim,
+        ]);
+        world.finish(homes);
+    }
+}

@@ -1,0 +1,231 @@
+//! A small device, an allocator on it, and everything that must hold while threads use them.
+//!
+//! Main types: [`World`], [`Home`], [`Block`], [`Dice`]. Neighbours: `programs/watched.rs` is the driver; `tests/schedules.rs` has
+//! the programs.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use concertina::{Allocation, Allocator, Config, CrossStream, Error, Layout, Policy, StaleRule, Stream};
+use concertina_emulator::{BackingId, Emulator, EmulatorConfig, EventCompletion, Piece};
+
+use crate::watched::{Watched, WatchedStream};
+
+pub(crate) const PAGE: u64 = 2 << 20;
+
+/// Numbers by xorshift (Marsaglia, "Xorshift RNGs", 2003): the same seed gives the same program.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Neighbouring seeds begin alike, and 0 stays 0.
+        Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1).wrapping_mul(0xbf58_476d_1ce4_e5b9))
+    }
+
+    /// A number from 0 to `most`, exclusive.
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % most
+    }
+
+    /// Dice for another thread.
+    pub(crate) fn split(&mut self) -> Self {
+        Self::new(self.below(u64::MAX))
+    }
+}
+
+/// A registered stream, as the allocator and as the driver know it.
+#[derive(Clone)]
+pub(crate) struct Home {
+    pub(crate) stream: Stream<Watched>,
+    raw: WatchedStream,
+}
+
+pub(crate) struct World {
+    driver: Watched,
+    pub(crate) allocator: Allocator<Watched>,
+    frames: u64,
+    cross_stream: CrossStream,
+    limit_bytes: Option<u64>,
+    /// Bytes of memory under live blocks.
+    live: Mutex<HashMap<BackingId, Vec<Range<u64>>>>,
+    blocks: AtomicU64,
+    report: Mutex<String>,
+}
+
+/// A block in use, checked as long as it lives.
+pub(crate) struct Block {
+    world: Arc<World>,
+    number: u64,
+    pieces: Vec<Piece>,
+    allocation: Allocation<Watched>,
+}
+
+impl World {
+    /// A device of so many frames; what else there is to choose falls by the dice.
+    pub(crate) fn new(frames: u64, limit_frames: Option<u64>, dice: &mut Dice) -> Arc<Self> {
+        let completion = match dice.below(3) {
+            0 => EventCompletion::AtOnce,
+            1 => EventCompletion::AfterOperations(1 + dice.below(8)),
+            _ => EventCompletion::ByHand,
+        };
+        let cross_stream = match dice.below(6) {
+            0 => CrossStream::Never,
+            1 => CrossStream::Completed,
+            _ => CrossStream::DeviceWait,
+        };
+        let limit_bytes = limit_frames.map(|frames| frames * PAGE);
+        let mut config = Config::builder()
+            .cross_stream(cross_stream)
+            .policy(if dice.below(2) == 0 { Policy::Lean } else { Policy::Balanced })
+            .stale(if dice.below(4) == 0 { StaleRule::Eager } else { StaleRule::Keep });
+        if let Some(bytes) = limit_bytes {
+            config = config.limit_bytes(bytes);
+        }
+        let device = EmulatorConfig::default().with_granularity(PAGE).with_event_completion(completion);
+        let emulator = Emulator::new(device.with_capacity(frames * PAGE).unwrap()).unwrap();
+        let driver = Watched::new(emulator);
+        let allocator = Allocator::new(driver.clone(), config.build()).unwrap();
+        let live = Mutex::default();
+        Arc::new(Self {
+            driver,
+            allocator,
+            frames,
+            cross_stream,
+            limit_bytes,
+            live,
+            blocks: AtomicU64::new(0),
+            report: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn home(&self) -> Home {
+        let raw = self.driver.stream();
+        Home { stream: self.allocator.register_stream(raw.clone()), raw }
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<BackingId, Vec<Range<u64>>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allocates a block and works on it; `None` when there is no memory.
+    ///
+    /// Frames that another thread has in its hands at this moment, or moves from a heap that was not looked at yet to one
+    /// that was, are not seen. So a request may fail here that would succeed a moment later, and which do can't be told
+    /// while others run. What is promised is told by [`World::finish`]: nothing is lost by it.
+    pub(crate) fn allocate(self: &Arc<Self>, home: &Home, bytes: u64) -> Option<Block> {
+        let allocation = match self.allocator.allocate(Layout::new(bytes), &home.stream) {
+            Ok(allocation) => allocation,
+            Err(Error::OutOfMemory(report)) => {
+                *self.report.lock().unwrap() = format!("{report}");
+                return None;
+            }
+            Err(error) => panic!("no call was told to fail: {error}"),
+        };
+        let pieces = self.driver.emulator.resolve_range(allocation.address(), bytes);
+        let mut live = self.live();
+        for piece in &pieces {
+            let backing = piece.backing.filter(|backing| backing.accessible);
+            let backing = backing.unwrap_or_else(|| panic!("{allocation:?} has nothing behind {piece:?}"));
+            let bytes = backing.offset_bytes..backing.offset_bytes + piece.bytes;
+            let others = live.entry(backing.memory).or_default();
+            let shared = others.iter().find(|other| other.start < bytes.end && bytes.start < other.end);
+            assert!(shared.is_none(), "{allocation:?} shares {:?} {bytes:?} with {shared:?}", backing.memory);
+            others.push(bytes);
+        }
+        drop(live);
+        let number = self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.driver.kernel(&home.raw, allocation.address(), bytes, number);
+        self.driver.emulator.advance(1);
+        self.check_limit();
+        Some(Block { world: Arc::clone(self), number, pieces, allocation })
+    }
+
+    /// Works on the block on another stream, behind what was queued on its own, and says so.
+    pub(crate) fn work_elsewhere(&self, block: &Block, home: &Home, other: &Home) {
+        self.driver.program_waits(&other.raw, &home.raw).unwrap();
+        let (address, bytes) = (block.allocation.address(), block.allocation.bytes());
+        self.driver.kernel(&other.raw, address, bytes, block.number);
+        block.allocation.record_stream(&other.stream).unwrap();
+    }
+
+    pub(crate) fn check_limit(&self) {
+        let Some(limit) = self.limit_bytes else { return };
+        let (stats, driver) = (self.allocator.stats(), self.driver.emulator.counts().mapped_bytes);
+        assert!(stats.mapped_bytes <= limit && driver <= limit, "{limit}: {stats:?}, {driver}");
+    }
+
+    /// The end, when no other thread runs and no block is left: everything that must hold then.
+    pub(crate) fn finish(self: Arc<Self>, homes: Vec<Home>) {
+        let world = &self;
+        assert_eq!(world.allocator.audit(), Vec::<String>::new());
+        let stats = world.allocator.stats();
+        assert_eq!((stats.live_bytes, stats.live_blocks), (0, 0), "{stats:?}");
+        let most = world.limit_bytes.unwrap_or(world.frames * PAGE);
+        assert!(stats.mapped_peak_bytes <= most, "{stats:?}");
+        assert_eq!(world.driver.violations(), Vec::<String>::new());
+
+        // All memory there is can be had as one block, by each stream in turn; what others used is waited for on the
+        // device, or by the host where the device may not wait.
+        for home in homes.iter().filter(|_| world.cross_stream != CrossStream::Never) {
+            if world.cross_stream == CrossStream::Completed {
+                world.synchronize();
+            }
+            let block = world.allocate(home, most);
+            assert!(
+                block.is_some(),
+                "{most} bytes: {:?} {} {:?}",
+                world.allocator.stats(),
+                world.report.lock().unwrap(),
+                world.allocator
+            );
+        }
+
+        // All of it goes back to the driver: frames at a trim, addresses with their streams.
+        world.synchronize();
+        let trimmed = world.allocator.trim();
+        assert_eq!((trimmed.waiting_bytes, trimmed.failed), (0, None));
+        let held = world.driver.emulator.leaks();
+        assert_eq!((held.mapped_bytes, held.handles), (0, 0), "{held}");
+        assert_eq!(world.allocator.audit(), Vec::<String>::new());
+        drop(homes);
+        world.synchronize();
+        world.allocator.trim();
+        let held = world.driver.emulator.leaks();
+        assert_eq!((held.reservations, held.mappings), (0, 0), "{held}");
+
+        let Ok(Self { driver, allocator, .. }) = Arc::try_unwrap(self) else { panic!("a block is left") };
+        allocator.close().unwrap();
+        assert!(driver.emulator.is_empty(), "{}", driver.emulator.leaks());
+        assert_eq!(driver.emulator.recount(), driver.emulator.leaks());
+        assert_eq!(driver.emulator.broken_rules(), []);
+        assert_eq!(driver.violations(), Vec::<String>::new());
+    }
+
+    /// The program makes the host wait for the whole device, and says so.
+    fn synchronize(&self) {
+        self.driver.program_synchronizes_all();
+        self.allocator.note_device_synchronized();
+    }
+}
+
+impl Drop for Block {
+    /// What was behind the block at first is behind it still. Then it is freed, in the order of its stream.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let (address, bytes) = (self.allocation.address(), self.allocation.bytes());
+        assert_eq!(self.world.driver.emulator.resolve_range(address, bytes), self.pieces);
+        let mut live = self.world.live();
+        for (backing, bytes) in self.pieces.iter().filter_map(|piece| Some((piece.backing?, piece.bytes))) {
+            let bytes = backing.offset_bytes..backing.offset_bytes + bytes;
+            live.entry(backing.memory).or_default().retain(|known| *known != bytes);
+        }
+    }
+}

@@ -109,7 +109,7 @@ pub struct Heaps<D: Driver> {
     pub(crate) device_bytes: u64,
     live_bytes: AtomicU64,
     live_peak_bytes: AtomicU64,
-    // Whether a retired stream may have heaps left that wait for work in flight.
+    // Whether a retired stream may still wait for work in flight, itself or with heaps.
     unfinished: AtomicBool,
     registry: RwLock<Registry<D>>,
 }
@@ -320,10 +320,8 @@ impl<D: Driver> Heaps<D> {
         for cell in &cells {
             left |= !self.dismantle(cell);
         }
-        if left {
+        if left || !self.fences.forget(stream) {
             self.unfinished.store(true, Ordering::Relaxed);
-        } else {
-            self.fences.forget(stream);
         }
     }
 
@@ -374,8 +372,13 @@ impl<D: Driver> Heaps<D> {
         for stream in streams {
             self.finish_retired(stream);
         }
-        if let Err(error) = self.fences.poll_leaving() {
-            tracing::warn!(%error, "could not look at the fences of a retired stream");
+        match self.fences.poll_leaving() {
+            Ok(true) => {}
+            Ok(false) => self.unfinished.store(true, Ordering::Relaxed),
+            Err(error) => {
+                self.unfinished.store(true, Ordering::Relaxed);
+                tracing::warn!(%error, "could not look at the fences of a retired stream");
+            }
         }
     }
 

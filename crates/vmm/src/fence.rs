@@ -244,26 +244,30 @@ impl<D: Driver> Fences<D> {
     }
 
     /// Lets go of a stream on which nothing is queued any more, and drops what kept it alive: at once if all of its uses
-    /// are seen done, else when they are. (A block of another stream may still wait for one of them.)
-    pub fn forget(&self, stream: StreamId) {
+    /// are seen done, else when they are. (A block of another stream may still wait for one of them.) Returns whether it
+    /// has gone.
+    pub fn forget(&self, stream: StreamId) -> bool {
         let mut inner = self.inner.lock();
-        let Some(timeline) = inner.timeline_mut(stream) else { return };
+        let Some(timeline) = inner.timeline_mut(stream) else { return true };
         timeline.last = Some(timeline.now().tick);
         timeline.forgotten = true;
-        if timeline.is_over() {
+        let over = timeline.is_over();
+        if over {
             inner.drop_timeline(stream);
         } else if !inner.leaving.contains(&stream) {
             inner.leaving.push(stream);
         }
+        over
     }
 
-    /// Looks whether streams that are to be forgotten are over by now.
+    /// Looks at the streams that are to be forgotten. Returns whether all of them have gone.
     ///
     /// # Errors
     /// A failed query; a later call looks again.
-    pub fn poll_leaving(&self) -> Result<(), DriverError> {
+    pub fn poll_leaving(&self) -> Result<bool, DriverError> {
         let leaving = self.inner.lock().leaving.clone();
-        leaving.into_iter().try_for_each(|stream| self.poll(stream))
+        leaving.into_iter().try_for_each(|stream| self.poll(stream))?;
+        Ok(self.inner.lock().leaving.is_empty())
     }
 
     /// What was asked of the driver so far.

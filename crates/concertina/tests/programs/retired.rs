@@ -89,6 +89,34 @@ fn the_end_waits_for_the_work_of_retired_streams() {
 }
 
 #[test]
+fn a_retired_stream_is_kept_alive_while_its_work_is_in_flight_and_no_longer() {
+    for allocates in [false, true] {
+        let mut world = by_hand(8, CrossStream::DeviceWait);
+        let block = world.must_allocate(2 * PAGE, 2);
+        if allocates {
+            let own = world.must_allocate(2 * PAGE, 1);
+            world.free_at(own);
+        }
+        world.record_stream(0, 1);
+        let driver_stream = world.streams[1].own.clone();
+        world.replace_stream(1);
+        world.free_at(block);
+        let one_and_ours = |world: &mut World| {
+            // Anything slow looks after what retired streams left.
+            let block = world.must_allocate(3 * PAGE, 0);
+            world.free_at(block);
+            driver_stream.holders()
+        };
+        assert_eq!(one_and_ours(&mut world), 2, "in flight");
+        world.complete_all();
+        world.must_allocate(4 * PAGE, 0);
+        assert_eq!(driver_stream.holders(), 1, "done");
+        world.check();
+        world.end_empty();
+    }
+}
+
+#[test]
 fn streams_that_come_and_go_leave_nothing() {
     let mut world = by_hand(8, CrossStream::DeviceWait);
     let mut held = Vec::new();

@@ -87,6 +87,14 @@ pub(crate) struct Watched {
 pub(crate) struct WatchedStream {
     inner: EmulatedStream,
     index: usize,
+    alive: Arc<()>,
+}
+
+impl WatchedStream {
+    /// How many clones keep it alive.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.alive)
+    }
 }
 
 #[derive(Debug)]
@@ -107,7 +115,7 @@ impl Watched {
     pub(crate) fn stream(&self) -> WatchedStream {
         let mut watch = self.watch();
         watch.streams.push(Clock::default());
-        WatchedStream { inner: self.emulator.stream(), index: watch.streams.len() - 1 }
+        WatchedStream { inner: self.emulator.stream(), index: watch.streams.len() - 1, alive: Arc::default() }
     }
 
     /// The program queues a kernel on the stream that touches the range, in the name of allocation `owner`.

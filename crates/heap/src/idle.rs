@@ -147,3 +147,6 @@ impl IdlePages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

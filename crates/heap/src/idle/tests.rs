@@ -21,6 +21,9 @@ enum Step {
     Claim { arena: u32, first: u32, count: u32 },
     /// Pages become idle, some time later.
     Free { arena: u32, first: u32, count: u32, later: u64 },
+    /// So many of them with nobody looking in between, each over a few pages from a place that these numbers give:
+    /// enough for a compaction.
+    FreeOften { times: u32, from: u32 },
     /// Takes the frames of up to `count` idle pages, but for those of `pinned`, as long as they are older than the tick
     /// `younger` before now.
     Take { count: usize, pinned: u32, younger: Option<u64> },
@@ -35,6 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => pages().prop_map(|(arena, first, count)| Step::Claim { arena, first, count }),
         12 => (pages(), 0..3_u64)
             .prop_map(|((arena, first, count), later)| Step::Free { arena, first, count, later }),
+        1 => (60..150_u32, any::<u32>()).prop_map(|(times, from)| Step::FreeOften { times, from }),
         3 => (0..6_usize, any::<u32>(), prop::option::of(0..5_u64))
             .prop_map(|(count, pinned, younger)| Step::Take { count, pinned, younger }),
         1 => Just(Step::Look),
@@ -67,17 +71,13 @@ impl Run {
             Step::Claim { arena, first, count } => self.set_busy(arena, pages(first, count)),
             Step::Free { arena, first, count, later } => {
                 self.now += later;
-                let pages = pages(first, count);
-                let state = &mut self.arenas[arena as usize];
-                self.queue.push(arena, state, pages, self.now);
-                for page in pages.iter().map(|page| (arena, page)) {
-                    self.busy.remove(&page);
-                    self.idle.retain(|(known, _)| *known != page);
-                    self.idle.push((page, self.now));
+                self.free(arena, pages(first, count))?;
+            }
+            Step::FreeOften { times, from } => {
+                for at in (0..times).map(|time| from.wrapping_add(time.wrapping_mul(2_654_435_761)) >> 7) {
+                    let pages = pages(at / ARENAS % PAGES, 1 + at / 64 % 3);
+                    self.free(at % ARENAS, pages)?;
                 }
-                let all = (ARENAS * PAGES) as usize;
-                self.queue.compact(all, |arena| &self.arenas[arena as usize]);
-                prop_assert!(self.queue.runs.len() <= 2 * all + 64, "{} runs", self.queue.runs.len());
             }
             Step::Take { count, pinned, younger } => self.take(count, pinned, younger)?,
             Step::Look => self.take(0, 0, None)?,
@@ -88,6 +88,19 @@ impl Run {
                 prop_assert_eq!(self.arenas[arena as usize].is_idle(page), !is_busy);
             }
         }
+        Ok(())
+    }
+
+    fn free(&mut self, arena: u32, pages: PageRange) -> Result<(), TestCaseError> {
+        self.queue.push(arena, &mut self.arenas[arena as usize], pages, self.now);
+        for page in pages.iter().map(|page| (arena, page)) {
+            self.busy.remove(&page);
+            self.idle.retain(|(known, _)| *known != page);
+            self.idle.push((page, self.now));
+        }
+        let all = (ARENAS * PAGES) as usize;
+        self.queue.compact(all, |arena| &self.arenas[arena as usize]);
+        prop_assert!(self.queue.runs.len() <= 2 * all + 64, "{} runs", self.queue.runs.len());
         Ok(())
     }
 
@@ -157,7 +170,7 @@ impl Run {
 
 proptest! {
     #[test]
-    fn agree_with_a_list(steps in prop::collection::vec(step(), 1..500)) {
+    fn agree_with_a_list(steps in prop::collection::vec(step(), 1..200)) {
         let mut run = Run::default();
         for (index, step) in steps.iter().enumerate() {
             run.step(step).map_err(|error| TestCaseError::fail(format!("step {index}, {step:?}: {error}")))?;

@@ -8,13 +8,16 @@
 //! thousands of schedules: random ones, and those of probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010),
 //! which finds orderings that need few preemptions. `cargo xtask test` does both.
 //!
-//! To replay a failure: shuttle prints the seed of the failing schedule. Run that one test again with the environment
-//! variable `SHUTTLE_RANDOM_SEED` set to it; the first schedule of the same kind (random or not) is then the failing one:
+//! To replay a failure: shuttle prints the failing schedule, some lines of digits. Run that one test again with the
+//! environment variable `REPLAY_SCHEDULE` set to them, line breaks or not. Only this schedule runs then; the first panic
+//! is the one, others may follow where unwinding goes on behind the end of the schedule.
 //!
 //! ```text
-//! SHUTTLE_RANDOM_SEED=1234 RUSTFLAGS="--cfg shuttle" cargo test -p concertina --target-dir target/shuttle \
-//!     --test schedules limit
+//! REPLAY_SCHEDULE=9102bd03... RUSTFLAGS="--cfg shuttle" \
+//!     cargo test -p concertina --target-dir target/shuttle --test schedules a_limit
 //! ```
+//!
+//! `SHUTTLE_RANDOM_SEED`, a number, makes all tests begin with other schedules.
 
 #[allow(dead_code, reason = "tests/programs uses all of it")]
 #[path = "programs/watched.rs"]
@@ -33,19 +36,24 @@ use concertina::{CrossStream, Policy, StaleRule};
 use concertina_emulator::EventCompletion;
 use world::{Block, Dice, Home, PAGE, Settings, World};
 
-/// Where the schedules start; `SHUTTLE_RANDOM_SEED` overrides it.
+/// What programs and schedules begin with.
 const SEED: u64 = 20_260_801;
 
 /// Runs the program under many schedules.
 #[cfg(shuttle)]
 fn explore(program: fn(&mut Dice)) {
     use shuttle::rand::{Rng, thread_rng};
-    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
 
     let run = move || program(&mut Dice::new(thread_rng().r#gen()));
     let mut config = shuttle::Config::new();
     // Out of memory writes a report, which needs more than the 32 KiB that a thread has by default.
     config.stack_size = 256 << 10;
+    if let Ok(schedule) = std::env::var("REPLAY_SCHEDULE") {
+        let schedule: String = schedule.split_whitespace().collect();
+        shuttle::Runner::new(ReplayScheduler::new_from_encoded(&schedule), config).run(run);
+        return;
+    }
     shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, 4_000), config.clone()).run(run);
     shuttle::Runner::new(PctScheduler::new_from_seed(SEED, 3, 4_000), config).run(run);
 }

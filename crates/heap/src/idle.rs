@@ -154,3 +154,6 @@ impl IdlePages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

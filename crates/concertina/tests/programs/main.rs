@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod close;
+mod counts;
 mod failures;
 mod lost;
 mod never_fails;

@@ -17,6 +17,7 @@ mod program;
 mod random;
 mod requests;
 mod retired;
+mod stale;
 mod verdicts;
 mod watched;
 mod world;

@@ -6,9 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+mod cases;
 mod close;
 mod counts;
 mod failures;
+mod givebacks;
 mod lost;
 mod never_fails;
 mod order;

@@ -374,8 +374,11 @@ impl<D: Driver> Heap<D> {
         let first = whole.start.div_ceil(per_page).max(start / per_page);
         let last = (hole_end / per_page).min(end.div_ceil(per_page));
         self.idle.push(arena, &mut state.idle, PageRange::between(first, last), self.last_tick);
-        let pages: usize = self.arenas.iter().map(|arena| (arena.extent / per_page) as usize).sum();
-        self.idle.compact(pages, |arena| &self.arenas[arena as usize].idle);
+        let arenas = &self.arenas;
+        self.idle.compact(
+            || arenas.iter().map(|arena| (arena.extent / per_page) as usize).sum(),
+            |arena| &arenas[arena as usize].idle,
+        );
     }
 
     fn absorb_next(&mut self, block: u32) {

@@ -31,15 +31,18 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct ArenaIdle {
     idle: BitVec<u64>,
-    marks: Vec<Mark>,
+    // The marks by page, in two arrays: a search for a stamp reads one of them only.
+    stamps: Vec<u64>,
+    ticks: Vec<u64>,
 }
 
 impl ArenaIdle {
     fn grow_to(&mut self, pages: u32) {
-        if self.marks.len() < pages as usize {
+        if self.stamps.len() < pages as usize {
             // A page that was never used is idle.
             self.idle.resize(pages as usize, true);
-            self.marks.resize(pages as usize, Mark::default());
+            self.stamps.resize(pages as usize, 0);
+            self.ticks.resize(pages as usize, 0);
         }
     }
 
@@ -55,7 +58,8 @@ impl ArenaIdle {
 
     /// When the page became idle.
     pub(crate) fn mark(&self, page: u32) -> Mark {
-        self.marks.get(page as usize).copied().unwrap_or_default()
+        let (stamp, tick) = (self.stamps.get(page as usize), self.ticks.get(page as usize));
+        Mark { stamp: stamp.copied().unwrap_or_default(), tick: tick.copied().unwrap_or_default() }
     }
 
     /// The pages now have live bytes.
@@ -70,6 +74,8 @@ impl ArenaIdle {
 pub(crate) struct IdlePages {
     runs: VecDeque<Run>,
     stamp: u64,
+    // Number of runs at which the next look at all of them is due.
+    compact_at: usize,
 }
 
 /// What to do with an idle page that comes up.
@@ -92,19 +98,20 @@ impl IdlePages {
         self.stamp += 1;
         state.grow_to(pages.end());
         state.idle[pages.indices()].fill(true);
-        state.marks[pages.indices()].fill(Mark { stamp: self.stamp, tick });
+        state.stamps[pages.indices()].fill(self.stamp);
+        state.ticks[pages.indices()].fill(tick);
         self.runs.push_back(Run { stamp: self.stamp, arena, pages });
     }
 
-    /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages` at a cost
-    /// that is spread over the frees.
-    pub(crate) fn compact<'a>(&mut self, pages: usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
-        if self.runs.len() > 2 * pages + 64 {
-            self.runs.retain(|run| {
-                let state = arena(run.arena);
-                run.pages.iter().any(|page| state.is_idle(page) && state.mark(page).stamp == run.stamp)
-            });
+    /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages`, which is
+    /// counted only then, at a cost that is spread over the frees. A page that is busy now may keep its last run.
+    pub(crate) fn compact<'a>(&mut self, pages: impl Fn() -> usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
+        if self.runs.len() < self.compact_at {
+            return;
         }
+        self.runs.retain(|run| arena(run.arena).stamps[run.pages.indices()].contains(&run.stamp));
+        // No page keeps more than one run, so that at least as many runs again come before the next time.
+        self.compact_at = 2 * pages() + 64;
     }
 
     /// Shows every idle page, the one idle for longest first, to `visit`, until it says stop.

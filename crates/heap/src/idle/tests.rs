@@ -99,7 +99,7 @@ impl Run {
             self.idle.push((page, self.now));
         }
         let all = (ARENAS * PAGES) as usize;
-        self.queue.compact(all, |arena| &self.arenas[arena as usize]);
+        self.queue.compact(|| all, |arena| &self.arenas[arena as usize]);
         prop_assert!(self.queue.runs.len() <= 2 * all + 64, "{} runs", self.queue.runs.len());
         Ok(())
     }
@@ -194,12 +194,12 @@ fn compaction_keeps_order_and_loses_nothing() {
     }
     queue.push(0, &mut arena, page(5), 41);
     assert_eq!(queue.runs.len(), 42);
-    queue.compact(4, |_| &arena);
-    assert_eq!(queue.runs.len(), 42, "there is room for 72");
+    queue.compact(|| 4, |_| &arena);
+    assert_eq!(queue.runs.len(), 42, "too few to look");
     for _ in 0..60 {
         queue.push(0, &mut arena, page(7), 42);
     }
-    queue.compact(4, |_| &arena);
+    queue.compact(|| 4, |_| &arena);
     assert_eq!(queue.runs.len(), 5);
     let mut shown = Vec::new();
     queue.visit(

@@ -120,7 +120,7 @@ fn two_streams_that_take_turns_make_no_memory_call_once_warm() {
 }
 
 proptest! {
-    #![proptest_config(cases(250))]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn a_request_makes_no_call_that_it_does_not_need(program in program(roomy(), 90)) {

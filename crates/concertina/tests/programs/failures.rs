@@ -160,7 +160,7 @@ fn filter() -> impl Strategy<Value = CallFilter> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn calls_may_fail_at_random_through_a_random_program(

@@ -41,7 +41,7 @@ fn own_frames(world: &World, stream: usize) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(cases(250))]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn with_device_waits_any_frame_without_live_bytes_serves(

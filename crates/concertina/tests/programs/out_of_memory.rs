@@ -59,7 +59,7 @@ fn free_for_all() -> impl Strategy<Value = Setup> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn its_figures_are_true_and_its_promise_is_kept(program in program(any_setup(), 90)) {

@@ -8,7 +8,7 @@ use crate::program::{any_setup, cases, program};
 use crate::world::{Outcome, run};
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(cases(1200))]
 
     #[test]
     fn every_invariant_holds_after_every_step(program in program(any_setup(), 90)) {

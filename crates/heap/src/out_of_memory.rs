@@ -80,7 +80,8 @@ pub struct OutOfMemory {
     pub stranded_bytes: u64,
     /// Bytes of pinned frames.
     pub pinned_bytes: u64,
-    /// The largest request on the same stream that would succeed now.
+    /// The largest request on the same stream that would succeed now. It is served when it comes next; one that is less
+    /// than a page larger may fit, too, where it happens to end beside live bytes.
     pub largest_bytes: u64,
     /// The allocator's limit on mapped bytes.
     pub limit_bytes: Option<u64>,

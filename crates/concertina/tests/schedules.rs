@@ -30,7 +30,7 @@ use shuttle::thread;
 #[cfg(not(shuttle))]
 use std::thread;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use concertina::{CrossStream, Policy, StaleRule};
 use concertina_emulator::EventCompletion;
@@ -220,35 +220,88 @@ fn a_stream_retires_while_others_wait_for_its_work() {
     });
 }
 
+/// A device of so many frames that is infinitely fast, and an allocator that steals first.
+fn eager_to_steal(frames: u64) -> Settings {
+    Settings {
+        frames,
+        limit_frames: None,
+        completion: EventCompletion::AtOnce,
+        cross_stream: CrossStream::DeviceWait,
+        policy: Policy::Lean,
+        stale: StaleRule::Keep,
+    }
+}
+
+/// Puts another frame under the first free page of the stream: a small block takes the one that is there.
+fn change_the_frame(world: &Arc<World>, home: &Home) -> Program {
+    let (world, home) = (Arc::clone(world), home.clone());
+    Box::new(move || {
+        let small = world.allocate(&home, PAGE / 4);
+        drop(world.allocate(&home, PAGE));
+        drop(small);
+    })
+}
+
+fn allocate_and_free(world: &Arc<World>, home: &Home, pages: u64) -> Program {
+    let (world, home) = (Arc::clone(world), home.clone());
+    Box::new(move || drop(world.allocate(&home, pages * PAGE)))
+}
+
 /// One stream asks for the very frame that a page of another holds, while that page changes its frame.
 #[test]
 fn a_frame_moves_before_it_can_be_revived() {
     explore(|_| {
-        let world = World::new(Settings {
-            frames: 3,
-            limit_frames: None,
-            completion: EventCompletion::AtOnce,
-            cross_stream: CrossStream::DeviceWait,
-            policy: Policy::Lean,
-            stale: StaleRule::Keep,
-        });
+        let world = World::new(eager_to_steal(3));
         let homes = vec![world.home(), world.home()];
         // The frame of the first stream's page goes to the second's, where it is free: the first can revive its page.
         drop(world.allocate(&homes[0], PAGE));
         drop(world.allocate(&homes[1], 3 * PAGE));
-        let (first, second) = (Arc::clone(&world), Arc::clone(&world));
-        let (home, other) = (homes[0].clone(), homes[1].clone());
-        side_by_side(vec![
-            Box::new(move || drop(first.allocate(&home, PAGE))),
-            // A small block takes that frame, so that another one comes under the page.
-            Box::new(move || {
-                let small = second.allocate(&other, PAGE / 4);
-                drop(second.allocate(&other, PAGE));
-                drop(small);
-            }),
-        ]);
+        side_by_side(vec![allocate_and_free(&world, &homes[0], 1), change_the_frame(&world, &homes[1])]);
         world.finish(homes);
     });
+}
+
+/// The best fit for two pages of the first stream can be revived: one frame is free in a page of the second stream, the
+/// other in a page of the first, further on. A request lets go of its own heap while it asks for the first of them;
+/// `meanwhile` is what another thread does with the own heap then.
+/// Once both are done, `after` is.
+fn revive_from_both(meanwhile: impl FnOnce(&Arc<World>, &Home) -> Program, after: impl FnOnce()) {
+    let world = World::new(eager_to_steal(5));
+    let homes = vec![world.home(), world.home()];
+    let (place, wall) = (world.allocate(&homes[0], 2 * PAGE), world.allocate(&homes[0], PAGE));
+    drop(place);
+    let elsewhere = world.allocate(&homes[1], PAGE);
+    drop(world.allocate(&homes[0], 3 * PAGE));
+    drop(elsewhere);
+    side_by_side(vec![allocate_and_free(&world, &homes[0], 2), meanwhile(&world, &homes[0])]);
+    after();
+    drop(wall);
+    world.finish(homes);
+}
+
+#[test]
+fn an_own_frame_is_used_before_it_can_be_revived() {
+    explore(|_| {
+        // In use until the end: whoever took it for free would be given memory that is live.
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let keeper = Arc::clone(&kept);
+        revive_from_both(
+            move |world, home| {
+                let (world, home) = (Arc::clone(world), home.clone());
+                Box::new(move || {
+                    let block = world.allocate(&home, PAGE);
+                    keeper.lock().unwrap().extend(block);
+                })
+            },
+            || kept.lock().unwrap().clear(),
+        );
+    });
+}
+
+#[test]
+#[cfg_attr(shuttle, ignore = "fails: Heap::revive_own takes whatever frame the page has by now")]
+fn an_own_frame_moves_before_it_can_be_revived() {
+    explore(|_| revive_from_both(change_the_frame, || {}));
 }
 
 /// Two threads at a limit that is far under the device.

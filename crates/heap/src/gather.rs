@@ -3,9 +3,12 @@
 //! Main types: [`Claim`], [`Shortage`]. Neighbours: `ladder` decides when; `heap` and the frame store give frames up as
 //! owned values; the fences put the block's stream after their last uses.
 
+use std::collections::HashSet;
+
 use concertina_vmm::sync::{MutexGuard, Ordering};
 use concertina_vmm::{
-    Access, CreateError, Driver, DriverError, Frame, FrameId, PageRange, Place, Segment, StreamId, Use, Uses,
+    Access, CreateError, Driver, DriverError, Frame, FrameId, PageRange, Place, ReleaseError, Segment,
+    StreamId, Use, Uses,
 };
 
 use crate::heap::Heap;
@@ -33,11 +36,13 @@ pub(crate) struct Claim<D: Driver> {
     revived: Vec<(u32, Frame<D>)>,
     /// Frames for the other pages.
     frames: Vec<Frame<D>>,
+    /// Which of them were created for it.
+    created: HashSet<FrameId>,
 }
 
 impl<D: Driver> Claim<D> {
     pub(crate) fn new(block: u32, plan: Plan) -> Self {
-        Self { block, plan, revived: Vec::new(), frames: Vec::new() }
+        Self { block, plan, revived: Vec::new(), frames: Vec::new(), created: HashSet::new() }
     }
 
     fn missing(&self) -> usize {
@@ -79,6 +84,19 @@ impl<D: Driver> Heap<D> {
 }
 
 impl<D: Driver> Heaps<D> {
+    /// Releases the frames that were created for a request which can't be served: its refusal leaves none behind.
+    pub(crate) fn release_created(&self, claim: &mut Claim<D>) {
+        let created = std::mem::take(&mut claim.created);
+        for frame in claim.frames.extract_if(.., |frame| created.contains(&frame.id())) {
+            match self.store.release(frame) {
+                Ok(_) => {}
+                Err(ReleaseError::Mapped(frame)) => self.store.put([frame]),
+                // It stays on the retry list.
+                Err(ReleaseError::Driver(error)) => tracing::warn!(%error, "could not release a frame"),
+            }
+        }
+    }
+
     /// Gives a claimed block up: it becomes a hole again, and its frames free ones of the store.
     pub(crate) fn abandon(&self, heap: &mut Heap<D>, claim: Claim<D>) {
         self.store.put(claim.revived.into_iter().map(|(_, frame)| frame).chain(claim.frames));
@@ -270,6 +288,7 @@ impl<D: Driver> Heaps<D> {
             let shortage = match self.store.create() {
                 Ok(frame) => {
                     self.counters.created.fetch_add(1, Ordering::Relaxed);
+                    claim.created.insert(frame.id());
                     claim.frames.push(frame);
                     continue;
                 }

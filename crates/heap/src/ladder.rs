@@ -172,6 +172,7 @@ impl<D: Driver> Heaps<D> {
         match gathered {
             Ok(None) => {}
             Ok(Some(shortage)) => {
+                self.release_created(&mut claim);
                 self.abandon(&mut heap, claim);
                 return Ok(Try::Short(shortage));
             }
@@ -322,10 +323,11 @@ impl<D: Driver> Heaps<D> {
         self.settings.limit_bytes.filter(|limit| bytes > *limit).map(|_| Shortage::Limit)
     }
 
+    /// Which of the two bounds on further frames is the nearer one.
     fn what_is_short(&self) -> Shortage {
-        let next = self.store.mapped_bytes() + self.store.frame_bytes();
+        let on_device = self.device.memory_info().map_or(0, |info| info.free_bytes);
         match self.settings.limit_bytes {
-            Some(limit) if next > limit => Shortage::Limit,
+            Some(limit) if limit.saturating_sub(self.store.mapped_bytes()) <= on_device => Shortage::Limit,
             _ => Shortage::Device,
         }
     }

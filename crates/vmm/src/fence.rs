@@ -150,6 +150,10 @@ impl<D: Driver> Inner<D> {
     fn drop_timeline(&mut self, stream: StreamId) {
         self.timelines[stream.index()] = None;
         self.leaving.retain(|leaving| *leaving != stream);
+        // All that was queued there is done, so that nobody needs to know any more that it comes after it.
+        for timeline in self.timelines.iter_mut().flatten() {
+            timeline.known.retain(|(known, _)| *known != stream);
+        }
     }
 }
 

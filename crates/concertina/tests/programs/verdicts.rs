@@ -71,12 +71,25 @@ fn held_by_other_streams() {
     world.free_at(block);
     let report = refuse(&mut world, 2 * PAGE, 1);
     assert_eq!(report.verdict, Verdict::HeldByOtherStreams);
-    assert_eq!((report.free_bytes, report.withheld_bytes), (4 * PAGE, 3 * PAGE));
+    assert_eq!((report.free_bytes, report.withheld_bytes), (3 * PAGE, 3 * PAGE));
     assert_eq!(report.largest_bytes, PAGE);
     // Synchronise the streams and trim.
     world.step(&Op::SynchronizeDevice);
     world.step(&Op::Trim);
     world.must_allocate(2 * PAGE, 1);
+    world.end_empty();
+}
+
+/// The frames that were created before the shortage showed go back at once.
+#[test]
+fn a_refusal_leaves_no_frame_behind() {
+    let mut world = World::new(&Setup::plain(PAGE, 64));
+    world.must_allocate(10 * PAGE, 0);
+    let report = refuse(&mut world, 60 * PAGE, 0);
+    assert_eq!(report.verdict, Verdict::NotEnoughMemory);
+    assert_eq!((report.mapped_bytes, report.free_bytes), (10 * PAGE, 0));
+    assert_eq!(report.device_free_bytes, Some(54 * PAGE));
+    assert_eq!(report.largest_bytes, 54 * PAGE);
     world.end_empty();
 }
 

@@ -299,7 +299,6 @@ fn an_own_frame_is_used_before_it_can_be_revived() {
 }
 
 #[test]
-#[cfg_attr(shuttle, ignore = "fails: Heap::revive_own takes whatever frame the page has by now")]
 fn an_own_frame_moves_before_it_can_be_revived() {
     explore(|_| revive_from_both(change_the_frame, || {}));
 }

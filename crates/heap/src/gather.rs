@@ -74,8 +74,11 @@ impl<D: Driver> Heap<D> {
     /// Takes the frames out of the heap's own idle pages that the plan revives. Returns whether all were still there.
     pub(crate) fn revive_own(&mut self, claim: &mut Claim<D>) -> bool {
         for &(page, backing) in &claim.plan.backing {
-            if let Backing::ReviveOwn { arena, page: from } = backing {
-                let Some(frame) = self.take_page(arena, from) else { return false };
+            if let Backing::ReviveOwn { frame, arena, page: from } = backing {
+                // The heap's lock may have been let go of since the plan was made: the page may hold another frame.
+                let holds =
+                    self.arenas[arena as usize].segment.frame(from).is_some_and(|held| held.id() == frame);
+                let Some(frame) = holds.then(|| self.take_page(arena, from)).flatten() else { return false };
                 claim.revived.push((page, frame));
             }
         }

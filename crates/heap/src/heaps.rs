@@ -3,9 +3,10 @@
 //! Main types: [`Heaps`], [`HeapCell`], [`Stats`]. Neighbours: `ladder` allocates, `trim` gives back; the face in the
 //! crate `concertina` wraps this in handles.
 //!
-//! Locks, from the outermost: the registry (only to look up or add a heap; never held while another lock is taken), one
-//! heap, then the frame store, then the fences. A thread holds one heap's lock at a time: who wants frames of another
-//! heap lets go of its own first, takes them as owned values, and comes back to place them.
+//! Locks, from the outermost: one heap, then the frame store, then the fences. The registry stands apart: it is taken
+//! to look up or add something, under a heap's lock or none, and no lock is taken while it is held. A thread holds one
+//! heap's lock at a time: who wants frames of another heap lets go of its own first, takes them as owned values, and
+//! comes back to place them. `docs/locking.md` has it in full.
 
 use core::fmt;
 use std::collections::BTreeMap;

@@ -37,6 +37,8 @@ pub(crate) enum Backing {
     Replace,
     /// A stale mapping to a frame that an idle page of this heap holds.
     ReviveOwn {
+        /// The frame.
+        frame: FrameId,
         /// That page's arena.
         arena: u32,
         /// That page.
@@ -382,8 +384,11 @@ impl<D: Driver> Heap<D> {
                 Some(arena) => {
                     // The place's own frames stay where they are.
                     let in_place = arena == number && place.contains(holder.page);
-                    (!in_place && self.is_takeable(arena, holder.page))
-                        .then_some(Backing::ReviveOwn { arena, page: holder.page })
+                    (!in_place && self.is_takeable(arena, holder.page)).then_some(Backing::ReviveOwn {
+                        frame,
+                        arena,
+                        page: holder.page,
+                    })
                 }
                 None if rules.others == Others::Ask => Some(Backing::ReviveOther(frame, holder)),
                 None => None,

@@ -7,6 +7,7 @@
 //! an error. cudarc's own handle (`sys::culib`) is not used, since it exists only where cudarc loads dynamically, and
 //! an application may choose otherwise.
 
+use core::error::Error;
 use std::sync::OnceLock;
 
 use libloading::Library;
@@ -125,10 +126,16 @@ fn open(names: &[&str]) -> Result<Library, LoadError> {
         // in the same way.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
-            Err(error) => reason = error.to_string(),
+            Err(error) => reason = words(&error),
         }
     }
     Err(LoadError::NotFound { tried: names.iter().copied().map(str::to_owned).collect(), reason })
+}
+
+/// What the loader said: libloading keeps it in the error's source.
+fn words(error: &libloading::Error) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
 }
 
 fn has(library: &Library, name: &str) -> bool {

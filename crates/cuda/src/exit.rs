@@ -76,3 +76,6 @@ impl<T> Drop for UnlessExiting<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,11 +131,13 @@ impl Context {
     }
 }
 
-/// Calls that the manual names potentially unsafe while a stream captures, in this thread or any other, depending on the
-/// mode of the capture: they would fail, and break a capture that they have nothing to do with. In the relaxed mode of
-/// the calling thread they may be made. What an allocator must not do in a capture is decided above, not here.
+/// Whether the manual may name the call potentially unsafe while a stream captures, in this thread or any other, depending
+/// on the mode of the capture: it would fail, and break a capture that it has nothing to do with. In the relaxed mode of
+/// the calling thread it may be made. What an allocator must not do in a capture is decided above, not here.
+///
+/// What is asked of a stream itself needs no such mode, and is the most frequent.
 fn is_unsafe_in_capture(call: Call) -> bool {
-    call.is_memory_call() || matches!(call, Call::EventQuery | Call::EventSynchronize)
+    !matches!(call, Call::EventRecord | Call::StreamWait | Call::CaptureStatus)
 }
 
 /// Sets the calling thread's capture mode, and returns the one before.
@@ -166,8 +168,8 @@ impl Drop for Entered<'_> {
             tracing::warn!(code = code as u32, "the thread's capture mode could not be put back");
         }
         if !self.displaced.is_null() {
-            // SAFETY: it was current in this thread a moment ago, and its owner can't have destroyed it from here; should
-            // another thread have, the driver refuses.
+            // SAFETY: it was current in this thread when the call began; keeping a context alive while it is current is
+            // its owner's duty.
             let result = unsafe { sys::cuCtxSetCurrent(self.displaced) };
             if result != CUresult::CUDA_SUCCESS {
                 let ordinal = self.context.ordinal;

@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_vmm::{Call, Capabilities, Driver, DriverError, FrameProperties};
+use concertina_vmm::{Call, Capabilities, Driver, DriverError, DriverErrorKind, FrameProperties};
 use cudarc::driver::{CudaContext, sys};
 
 use crate::attribute::Attribute;
@@ -181,16 +181,31 @@ impl Cuda {
         match &self.known.probe.virtual_memory {
             Support::Available => Ok(()),
             Support::Missing(why) => Err(DriverError::new(
-                concertina_vmm::DriverErrorKind::NotSupported,
+                DriverErrorKind::NotSupported,
                 call,
                 format!("device {} has no virtual memory: {why}", self.context.ordinal()),
             )),
         }
     }
 
-    /// Bytes of a page of memory with these properties.
-    pub(crate) fn page_bytes(&self, properties: &FrameProperties) -> Result<u64, DriverError> {
-        granularity_of(&self.context, properties.device, Least::Minimum)
+    /// Properties of frames on the context's device: what a `Config` for it needs, where the device is not 0.
+    pub fn frame_properties(&self) -> FrameProperties {
+        FrameProperties { device: self.context.ordinal() }
+    }
+
+    /// Refuses frames on another device than the context's: kernels of the context could not use them.
+    pub(crate) fn check_device(&self, call: Call, properties: &FrameProperties) -> Result<(), DriverError> {
+        let (theirs, ours) = (properties.device, self.context.ordinal());
+        if theirs == ours {
+            return Ok(());
+        }
+        let why = format!("frames on device {theirs}; the driver's context is on device {ours}");
+        Err(DriverError::new(DriverErrorKind::Invalid, call, why))
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page_bytes(&self) -> Result<u64, DriverError> {
+        granularity(&self.context, Least::Minimum)
     }
 }
 
@@ -202,10 +217,7 @@ enum Least {
 }
 
 fn granularity(context: &Context, least: Least) -> Result<u64, DriverError> {
-    granularity_of(context, context.ordinal(), least)
-}
-
-fn granularity_of(context: &Context, device: u32, least: Least) -> Result<u64, DriverError> {
+    let device = context.ordinal();
     let properties = allocation::properties(Call::Create, device)?;
     let which = match least {
         Least::Minimum => sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,

@@ -4,7 +4,8 @@
 //! `allocation` fills the driver's structures in.
 //!
 //! The driver checks addresses, sizes and handles itself, and refuses what breaks its rules. Checked here is only what it
-//! would take otherwise: a map of the head of a handle, access for nobody, an event or a stream of another context.
+//! would take otherwise: a map of the head of a handle, access for nobody, frames on another device,
+//! an event or a stream of another context.
 
 use concertina_vmm::{
     Accessor, Address, BaselineDriver, Call, Capabilities, CaptureStatus, Driver, DriverError,
@@ -74,7 +75,8 @@ impl Driver for Cuda {
 
     fn granularity(&self, properties: &FrameProperties) -> Result<u64, DriverError> {
         self.needs_virtual_memory(Call::Create)?;
-        self.page_bytes(properties)
+        self.check_device(Call::Create, properties)?;
+        self.page_bytes()
     }
 
     fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
@@ -112,6 +114,7 @@ impl Driver for Cuda {
         let call = Call::Create;
         self.needs_virtual_memory(call)?;
         let size = size(call, bytes)?;
+        self.check_device(call, properties)?;
         let device = properties.device;
         let properties = allocation::properties(call, device)?;
         let mut raw = 0;

@@ -47,7 +47,7 @@ impl<'a> OwnStream<'a> {
     fn create(context: &'a Context) -> Result<Self, DriverError> {
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        context.call(Call::StreamWait, format_args!("creation of a stream"), || {
+        context.call(Call::EventCreate, format_args!("creation of a stream"), || {
             // SAFETY: `raw` is ours and outlives the call; the context is current.
             unsafe { sys::cuStreamCreate(&raw mut raw, flags) }
         })?;
@@ -87,7 +87,7 @@ impl Drop for OwnStream<'_> {
         }
         // Work that a failed step has left queued must not outlive the page.
         let idle = self.synchronize();
-        let destroyed = self.context.call(Call::StreamWait, format_args!("destruction of a stream"), || {
+        let destroyed = self.context.call(Call::EventCreate, format_args!("destruction of a stream"), || {
             // SAFETY: the stream is ours, destroyed here only, and not used after.
             unsafe { sys::cuStreamDestroy_v2(self.raw) }
         });

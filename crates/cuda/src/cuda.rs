@@ -188,9 +188,9 @@ impl Cuda {
         }
     }
 
-    /// Properties of frames on the context's device: what a `Config` for it needs, where the device is not 0.
-    pub fn frame_properties(&self) -> FrameProperties {
-        FrameProperties { device: self.context.ordinal() }
+    /// Ordinal of the context's device.
+    pub fn ordinal(&self) -> u32 {
+        self.context.ordinal()
     }
 
     /// Refuses frames on another device than the context's: kernels of the context could not use them.

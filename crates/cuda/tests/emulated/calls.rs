@@ -5,7 +5,7 @@
 use concertina_libcuda::{Code, DeviceConfig, Execution};
 use concertina_vmm::{Accessor, CaptureStatus, Driver, DriverErrorKind};
 
-use crate::{FRAME, Machine, PAGE, small, stream};
+use crate::{FRAME, Machine, PAGE, Page, small, stream};
 
 const ACCESS: [Accessor; 1] = [Accessor::Device(0)];
 
@@ -38,6 +38,20 @@ fn access_that_is_not_ready_is_tried_once_more() {
     cuda.unmap(address, PAGE).unwrap();
     cuda.release(handle).unwrap();
     cuda.unreserve(address, PAGE).unwrap();
+    drop((context, cuda));
+    machine.ends_empty();
+}
+
+/// What a driver does with an empty list is told nowhere, so it is not asked.
+#[test]
+fn access_for_nobody_is_not_asked_of_the_driver() {
+    let machine = Machine::new(&small());
+    let (context, cuda) = machine.program(0);
+    let page = Page::new(&cuda);
+    let sets = machine.calls("cuMemSetAccess");
+    assert_eq!(cuda.set_access(page.address, PAGE, &[]).unwrap_err().kind, DriverErrorKind::Invalid);
+    assert_eq!(machine.calls("cuMemSetAccess"), sets);
+    page.give_back(&cuda);
     drop((context, cuda));
     machine.ends_empty();
 }
@@ -83,9 +97,13 @@ fn a_drop_makes_no_call_on_a_lost_device() {
     let error = cuda.create(PAGE, &FRAME).unwrap_err();
     assert_eq!(error.kind, DriverErrorKind::Lost);
     assert!(error.detail.starts_with("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
+    // Names for the code are asked for after the device is lost; from there on, nothing.
+    let late = || machine.library.counts(0).unwrap().calls_after_lost();
+    let before = late();
     drop(dropped);
-    assert_eq!(machine.calls("cuEventDestroy_v2"), destroyed + 1);
+    assert_eq!(late(), before);
     drop((cuda, context));
+    assert!(late() > before, "the program's own context makes calls, and they are counted");
 }
 
 /// Every sticky code that the emulated driver can give is a lost device, and no other is.

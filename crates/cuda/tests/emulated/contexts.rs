@@ -108,6 +108,34 @@ fn a_thread_without_a_context_may_call() {
     machine.ends_empty();
 }
 
+#[test]
+fn many_threads_call_at_once() {
+    let machine = Machine::new(&two());
+    let programs = [machine.program(0), machine.program(1)];
+    thread::scope(|scope| {
+        for number in 0..4_usize {
+            let (context, cuda) = &programs[number % 2];
+            scope.spawn(move || {
+                let stream = stream(context);
+                let frame = FrameProperties { device: cuda.ordinal() };
+                for _ in 0..100 {
+                    let handle = cuda.create(PAGE, &frame).unwrap();
+                    let address = cuda.reserve(PAGE, 0).unwrap();
+                    cuda.map(address, PAGE, &handle).unwrap();
+                    let event = cuda.event_create().unwrap();
+                    cuda.event_record(&event, &stream).unwrap();
+                    cuda.event_synchronize(&event).unwrap();
+                    cuda.unmap(address, PAGE).unwrap();
+                    cuda.unreserve(address, PAGE).unwrap();
+                    cuda.release(handle).unwrap();
+                }
+            });
+        }
+    });
+    drop(programs);
+    machine.ends_empty();
+}
+
 /// Errors of ours don't get into cudarc's slot, and what the program has there we neither take nor return.
 #[test]
 fn the_error_slot_is_the_programs() {

@@ -10,6 +10,7 @@
 mod calls;
 mod contexts;
 mod contract;
+mod exiting;
 mod memory;
 mod opening;
 

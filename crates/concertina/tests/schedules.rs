@@ -8,13 +8,16 @@
 //! thousands of schedules: random ones, and those of probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010),
 //! which finds orderings that need few preemptions. `cargo xtask test` does both.
 //!
-//! To replay a failure: shuttle prints the seed of the failing schedule. Run that one test again with the environment
-//! variable `SHUTTLE_RANDOM_SEED` set to it; the first schedule of the same kind (random or not) is then the failing one:
+//! To replay a failure: shuttle prints the failing schedule, some lines of digits. Run that one test again with the
+//! environment variable `REPLAY_SCHEDULE` set to them, line breaks or not. Only this schedule runs then; the first panic
+//! is the one, others may follow where unwinding goes on behind the end of the schedule.
 //!
 //! ```text
-//! SHUTTLE_RANDOM_SEED=1234 RUSTFLAGS="--cfg shuttle" cargo test -p concertina --target-dir target/shuttle \
-//!     --test schedules limit
+//! REPLAY_SCHEDULE=9102bd03... RUSTFLAGS="--cfg shuttle" \
+//!     cargo test -p concertina --target-dir target/shuttle --test schedules a_limit
 //! ```
+//!
+//! `SHUTTLE_RANDOM_SEED`, a number, makes all tests begin with other schedules.
 
 #[allow(dead_code, reason = "tests/programs uses all of it")]
 #[path = "programs/watched.rs"]
@@ -29,23 +32,30 @@ use std::thread;
 
 use std::sync::Arc;
 
-use world::{Block, Dice, Home, PAGE, World};
+use concertina::{CrossStream, Policy, StaleRule};
+use concertina_emulator::EventCompletion;
+use world::{Block, Dice, Home, PAGE, Settings, World};
 
-/// Where the schedules start; `SHUTTLE_RANDOM_SEED` overrides it.
+/// What programs and schedules begin with.
 const SEED: u64 = 20_260_801;
 
 /// Runs the program under many schedules.
 #[cfg(shuttle)]
 fn explore(program: fn(&mut Dice)) {
     use shuttle::rand::{Rng, thread_rng};
-    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
 
     let run = move || program(&mut Dice::new(thread_rng().r#gen()));
     let mut config = shuttle::Config::new();
     // Out of memory writes a report, which needs more than the 32 KiB that a thread has by default.
     config.stack_size = 256 << 10;
-    shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, 2_000), config.clone()).run(run);
-    shuttle::Runner::new(PctScheduler::new_from_seed(SEED, 3, 2_000), config).run(run);
+    if let Ok(schedule) = std::env::var("REPLAY_SCHEDULE") {
+        let schedule: String = schedule.split_whitespace().collect();
+        shuttle::Runner::new(ReplayScheduler::new_from_encoded(&schedule), config).run(run);
+        return;
+    }
+    shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, 4_000), config.clone()).run(run);
+    shuttle::Runner::new(PctScheduler::new_from_seed(SEED, 3, 4_000), config).run(run);
 }
 
 /// Runs the program many times on threads of the system.
@@ -109,7 +119,7 @@ fn drop_one_by_one(blocks: Vec<Block>) -> Program {
 #[test]
 fn two_heaps_steal_from_each_other() {
     explore(|dice| {
-        let world = World::new(6, None, dice);
+        let world = World::new(Settings::by_dice(6, dice));
         let homes = vec![world.home(), world.home()];
         let churn = || Churn { operations: 8, most_pages: 4 };
         side_by_side(vec![
@@ -124,7 +134,7 @@ fn two_heaps_steal_from_each_other() {
 #[test]
 fn three_threads_share_a_heap() {
     explore(|dice| {
-        let world = World::new(5, None, dice);
+        let world = World::new(Settings::by_dice(5, dice));
         let homes = vec![world.home(), world.home()];
         let churn = || Churn { operations: 5, most_pages: 3 };
         side_by_side((0..3).map(|_| churn().program(&world, &homes[0], &homes[1], dice)).collect());
@@ -136,7 +146,7 @@ fn three_threads_share_a_heap() {
 #[test]
 fn freed_elsewhere_while_the_owner_steals() {
     explore(|dice| {
-        let world = World::new(6, None, dice);
+        let world = World::new(Settings::by_dice(6, dice));
         let homes = vec![world.home(), world.home()];
         let (own, others) = (blocks(&world, &homes[0], 2, 1), blocks(&world, &homes[1], 2, 2));
         let churn = || Churn { operations: 6, most_pages: 3 };
@@ -153,7 +163,7 @@ fn freed_elsewhere_while_the_owner_steals() {
 #[test]
 fn trims_while_others_allocate() {
     explore(|dice| {
-        let world = World::new(6, None, dice);
+        let world = World::new(Settings::by_dice(6, dice));
         let homes = vec![world.home(), world.home()];
         let churn = || Churn { operations: 6, most_pages: 3 };
         let trimmer = Arc::clone(&world);
@@ -176,7 +186,7 @@ fn trims_while_others_allocate() {
 #[test]
 fn a_stream_retires_while_its_last_block_is_freed() {
     explore(|dice| {
-        let world = World::new(6, None, dice);
+        let world = World::new(Settings::by_dice(6, dice));
         let mut homes = vec![world.home(), world.home()];
         let leaving = homes.remove(0);
         let last = blocks(&world, &leaving, 1 + dice.below(3), 1);
@@ -196,7 +206,7 @@ fn a_stream_retires_while_its_last_block_is_freed() {
 #[test]
 fn a_stream_retires_while_others_wait_for_its_work() {
     explore(|dice| {
-        let world = World::new(5, None, dice);
+        let world = World::new(Settings::by_dice(5, dice));
         let mut homes = vec![world.home(), world.home()];
         let leaving = homes.remove(0);
         let used = blocks(&world, &homes[0], 2, 1);
@@ -210,11 +220,42 @@ fn a_stream_retires_while_others_wait_for_its_work() {
     });
 }
 
+/// One stream asks for the very frame that a page of another holds, while that page changes its frame.
+#[test]
+fn a_frame_moves_before_it_can_be_revived() {
+    explore(|_| {
+        let world = World::new(Settings {
+            frames: 3,
+            limit_frames: None,
+            completion: EventCompletion::AtOnce,
+            cross_stream: CrossStream::DeviceWait,
+            policy: Policy::Lean,
+            stale: StaleRule::Keep,
+        });
+        let homes = vec![world.home(), world.home()];
+        // The frame of the first stream's page goes to the second's, where it is free: the first can revive its page.
+        drop(world.allocate(&homes[0], PAGE));
+        drop(world.allocate(&homes[1], 3 * PAGE));
+        let (first, second) = (Arc::clone(&world), Arc::clone(&world));
+        let (home, other) = (homes[0].clone(), homes[1].clone());
+        side_by_side(vec![
+            Box::new(move || drop(first.allocate(&home, PAGE))),
+            // A small block takes that frame, so that another one comes under the page.
+            Box::new(move || {
+                let small = second.allocate(&other, PAGE / 4);
+                drop(second.allocate(&other, PAGE));
+                drop(small);
+            }),
+        ]);
+        world.finish(homes);
+    });
+}
+
 /// Two threads at a limit that is far under the device.
 #[test]
 fn a_limit_is_reached_from_two_threads() {
     explore(|dice| {
-        let world = World::new(64, Some(4), dice);
+        let world = World::new(Settings { limit_frames: Some(4), ..Settings::by_dice(64, dice) });
         let homes = vec![world.home(), world.home()];
         let churn = || Churn { operations: 7, most_pages: 3 };
         side_by_side(vec![
@@ -231,9 +272,10 @@ fn a_limit_is_reached_from_two_threads() {
 fn four_threads_for_long() {
     for number in 0..8 {
         let dice = &mut Dice::new(SEED + 1_000 + number);
-        let world = World::new(24, (number % 2 == 0).then_some(20), dice);
+        let limit_frames = (number % 2 == 0).then_some(20);
+        let world = World::new(Settings { limit_frames, ..Settings::by_dice(24, dice) });
         let homes: Vec<Home> = (0..3).map(|_| world.home()).collect();
-        let churn = || Churn { operations: 2_000, most_pages: 6 };
+        let churn = || Churn { operations: 5_000, most_pages: 6 };
         let trimmer = Arc::clone(&world);
         let trim: Program = Box::new(move || {
             for pages in (0..24).cycle().take(500) {

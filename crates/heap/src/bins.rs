@@ -66,3 +66,6 @@ impl Bins {
         blocks
     }
 }
+
+#[cfg(test)]
+mod tests;

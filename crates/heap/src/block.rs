@@ -149,3 +149,6 @@ impl BlockTable {
         (0..).zip(&self.blocks).filter(|(_, block)| block.state != BlockState::Vacant)
     }
 }
+
+#[cfg(test)]
+mod tests;

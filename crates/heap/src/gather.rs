@@ -111,7 +111,14 @@ impl<D: Driver> Heaps<D> {
         let arena = heap.arena_of(place.segment)?;
         let holds =
             heap.arenas[arena as usize].segment.frame(place.page).is_some_and(|frame| frame.id() == id);
-        if !holds || !self.may_take(waiter, heap.last_use(arena, place.page)) {
+        if !holds {
+            return None;
+        }
+        if !heap.is_takeable(arena, place.page) {
+            // Nothing in a bin keeps a frame from whoever wants it.
+            heap.empty_bins();
+        }
+        if !self.may_take(waiter, heap.last_use(arena, place.page)) {
             return None;
         }
         heap.take_page(arena, place.page)

@@ -69,6 +69,9 @@ impl ArenaIdle {
     }
 }
 
+/// Runs that are not worth a look.
+const FEW_RUNS: usize = 64;
+
 /// The queue of a heap's idle pages.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePages {
@@ -106,12 +109,12 @@ impl IdlePages {
     /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages`, which is
     /// counted only then, at a cost that is spread over the frees. A page that is busy now may keep its last run.
     pub(crate) fn compact<'a>(&mut self, pages: impl Fn() -> usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
-        if self.runs.len() < self.compact_at {
+        if self.runs.len() <= self.compact_at.max(FEW_RUNS) {
             return;
         }
         self.runs.retain(|run| arena(run.arena).stamps[run.pages.indices()].contains(&run.stamp));
         // No page keeps more than one run, so that at least as many runs again come before the next time.
-        self.compact_at = 2 * pages() + 64;
+        self.compact_at = 2 * pages() + FEW_RUNS;
     }
 
     /// Shows every idle page, the one idle for longest first, to `visit`, until it says stop.
@@ -154,3 +157,6 @@ impl IdlePages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,14 +15,14 @@
 //! the claimed block becomes a hole again and the frames go to the store, from where stale pages can be revived.
 
 use concertina_vmm::sync::Arc;
-use concertina_vmm::{Driver, DriverError, Frame, Place, Segment, Uses};
+use concertina_vmm::{Driver, DriverError, Frame, Place, Reservation, Segment, Uses};
 
 use crate::error::AllocateError;
 use crate::gather::Shortage;
 use crate::heap::{Granted, Heap};
 use crate::heaps::{HeapCell, Heaps};
 use crate::out_of_memory::{OutOfMemory, Verdict};
-use crate::plan::{Backing, Others, Plan, Rules};
+use crate::plan::{Others, Plan, Rules};
 use crate::policy::CrossStream;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 
@@ -43,6 +43,8 @@ struct Search {
     frames: Option<u64>,
     /// Whether stale pages were already removed to make room in the driver's tables.
     swept: bool,
+    /// Bound on the new mappings of a plan, once that did not make enough.
+    mappings: Option<u64>,
     others: Others,
 }
 
@@ -64,7 +66,8 @@ impl<D: Driver> Heaps<D> {
 
     #[cold]
     fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
-        let mut search = Search { blocked: Vec::new(), frames: None, swept: false, others: Others::Ask };
+        let mut search =
+            Search { blocked: Vec::new(), frames: None, swept: false, mappings: None, others: Others::Ask };
         self.sweep_retired();
         loop {
             let shortage = match self.attempt(cell, request, &mut search)? {
@@ -76,6 +79,7 @@ impl<D: Driver> Heaps<D> {
                 Try::Short(shortage) => shortage,
             };
             // The best fit needed more frames than there are; another place may need fewer.
+            self.reclaim();
             let frames = self.frames_to_be_had(cell);
             if shortage != Shortage::Tables && search.frames.is_none_or(|before| frames < before) {
                 search.frames = Some(frames);
@@ -103,11 +107,20 @@ impl<D: Driver> Heaps<D> {
             if let Some(shortage) = self.never_fits(request) {
                 return Ok(Try::Short(shortage));
             }
-            if search.frames.is_some() && heap.has_room(request) {
-                return Ok(Try::Short(self.what_is_short()));
+            if heap.has_room(request) {
+                if search.mappings.is_some() {
+                    return Ok(Try::Short(Shortage::Tables));
+                }
+                if search.frames.is_some() {
+                    return Ok(Try::Short(self.what_is_short()));
+                }
             }
             return match self.grow(cell, &mut heap, request) {
                 Ok(()) => Ok(Try::Again),
+                Err(error) if error.is_out_of_memory() && heap.has_bins() => {
+                    heap.empty_bins();
+                    Ok(Try::Again)
+                }
                 Err(error) if error.is_out_of_memory() => Ok(Try::Short(Shortage::Tables)),
                 Err(error) => Err(error.into()),
             };
@@ -116,8 +129,13 @@ impl<D: Driver> Heaps<D> {
             heap.empty_bins();
             return Ok(Try::Again);
         }
-        if self.lacks_room_for_mappings(&plan) {
+        if let Some(room) = self.room_for_mappings().filter(|room| plan.new_mappings() > *room) {
             drop(heap);
+            // Without stale pages there may be room; if not, another place may need fewer mappings.
+            if search.swept {
+                search.mappings = Some(room);
+                return Ok(Try::Again);
+            }
             return Ok(self.sweep(search));
         }
         if plan.frames() > 0 {
@@ -198,6 +216,7 @@ impl<D: Driver> Heaps<D> {
                 blocked: &search.blocked,
                 others: search.others,
                 frames: search.frames,
+                mappings: search.mappings,
             };
             heap.plan(request, &rules)
         })
@@ -229,10 +248,20 @@ impl<D: Driver> Heaps<D> {
         Try::Again
     }
 
-    fn lacks_room_for_mappings(&self, plan: &Plan) -> bool {
-        let new = plan.backing.iter().filter(|(_, backing)| *backing == Backing::Map).count() as u64;
-        let most = self.device.capabilities().max_mappings;
-        new > 0 && most.is_some_and(|most| self.device.mappings() + new > most)
+    /// Mappings that the driver's budget leaves; `None` if there is none.
+    fn room_for_mappings(&self) -> Option<u64> {
+        let most = self.device.capabilities().max_mappings?;
+        Some(most.saturating_sub(self.device.mappings()))
+    }
+
+    /// Makes holes of all that is free for certain: blocks in bins, and pending ones whose other streams are done.
+    pub(crate) fn reclaim(&self) {
+        for cell in self.cells() {
+            self.look_at_pending(&cell);
+            let mut heap = cell.lock();
+            heap.empty_bins();
+            heap.settle_pending(|use_| self.fences.is_done(use_));
+        }
     }
 
     // --- addresses --------------------------------------------------------------------------------------------------
@@ -274,6 +303,12 @@ impl<D: Driver> Heaps<D> {
                 }
             }
         }
+    }
+
+    /// Whether a segment of so many pages could be reserved: tried, and given back. For reports only.
+    fn has_addresses(&self, pages: u64) -> bool {
+        let granularity = self.device.granularity();
+        Reservation::new(&self.device, pages * granularity, granularity).is_ok()
     }
 
     // --- out of memory ----------------------------------------------------------------------------------------------
@@ -367,12 +402,20 @@ impl<D: Driver> Heaps<D> {
     fn largest_in(&self, cell: &HeapCell<D>, frames: u64, least: u64, most: u64) -> u64 {
         let heap = cell.lock();
         let per_page = u64::from(heap.steps_per_page());
-        let search = Search { blocked: Vec::new(), frames: Some(frames), swept: true, others: Others::Leave };
+        let search = Search {
+            blocked: Vec::new(),
+            frames: Some(frames),
+            swept: true,
+            mappings: self.room_for_mappings(),
+            others: Others::Leave,
+        };
         let fits = |steps: u64| {
-            Request::new(steps * STEP_BYTES, STEP_BYTES).is_ok_and(|request| {
-                self.plan(&heap, &request, &search).is_some()
-                    || (!heap.has_room(&request) && steps.div_ceil(per_page) <= frames)
-            })
+            let Ok(request) = Request::new(steps * STEP_BYTES, STEP_BYTES) else { return false };
+            let pages = steps.div_ceil(per_page);
+            self.plan(&heap, &request, &search).is_some()
+                || (!heap.has_room(&request)
+                    && pages <= search.mappings.map_or(frames, |room| room.min(frames))
+                    && self.has_addresses(pages))
         };
         let largest_hole = heap.holes.largest().map_or(0, |hole| u64::from(hole.steps));
         let mut above = (largest_hole.max(frames * per_page) + 2 * per_page).min(most) + 1;

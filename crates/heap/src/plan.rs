@@ -73,6 +73,11 @@ impl Plan {
     pub(crate) fn frames(&self) -> usize {
         self.backing.iter().filter(|(_, backing)| matches!(backing, Backing::Map | Backing::Replace)).count()
     }
+
+    /// Number of mappings by which there will be more.
+    pub(crate) fn new_mappings(&self) -> u64 {
+        self.backing.iter().filter(|(_, backing)| *backing == Backing::Map).count() as u64
+    }
 }
 
 /// What a plan may use.
@@ -89,6 +94,8 @@ pub(crate) struct Rules<'a, D: Driver> {
     pub(crate) others: Others,
     /// Most frames there are to be had, counting those that this heap's idle pages hold; `None` before that is known.
     pub(crate) frames: Option<u64>,
+    /// Most new mappings that the driver's tables have room for; `None` before that is known to be short.
+    pub(crate) mappings: Option<u64>,
 }
 
 /// Whether a plan may count on frames that another heap holds.
@@ -104,8 +111,8 @@ pub(crate) enum Others {
 enum Refusal {
     /// This page is taken.
     Page(u32),
-    /// It needs more frames than there are.
-    Frames,
+    /// It needs more frames, or more mappings, than there are.
+    Short,
 }
 
 impl<D: Driver> Heap<D> {
@@ -123,13 +130,16 @@ impl<D: Driver> Heap<D> {
                 None => {}
             }
         }
-        // Under a bound on frames every hole is worth a look: it is that or running out of memory.
-        let fits = if rules.frames.is_some() { usize::MAX } else { FITS };
+        // Under a bound every hole is worth a look: it is that or running out of memory.
+        let bound = rules.frames.is_some() || rules.mappings.is_some();
+        let fits = if bound { usize::MAX } else { FITS };
         let in_a_hole = self.fits(request).take(fits).find_map(|(hole, start)| {
             self.plan_between(hole.arena, Spot::Hole(hole), start, hole.start + hole.steps, request, rules)
         });
+        let arenas = 0..self.arenas.len() as u32;
         in_a_hole
-            .or_else(|| (0..self.arenas.len() as u32).find_map(|arena| self.plan_tail(arena, request, rules)))
+            .or_else(|| arenas.clone().find_map(|arena| self.plan_tail(arena, request, rules)))
+            .or_else(|| arenas.clone().find_map(|arena| self.plan_across(arena, request, rules)))
     }
 
     /// The holes that the request fits in, the best fit first, and where it begins in each.
@@ -262,6 +272,20 @@ impl<D: Driver> Heap<D> {
         self.plan_between(number, Spot::Tail, start, room, request, rules)
     }
 
+    /// A place that begins in a last hole that is large enough but refused, and ends in the tail: before addresses are
+    /// reserved for the request.
+    fn plan_across(&self, number: u32, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
+        let arena = &self.arenas[number as usize];
+        let per_page = self.steps_per_page();
+        let last = (arena.last != NONE).then(|| self.blocks.get(arena.last))?;
+        if last.state != BlockState::Hole || last.steps < request.steps {
+            return None;
+        }
+        // Behind the last place that is in the hole as a whole.
+        let start = ((last.end() - request.steps) / per_page + 1) * per_page;
+        self.plan_between(number, Spot::Tail, start, arena.segment.pages() * per_page, request, rules)
+    }
+
     /// The first plan for a place between `start` and `end`: at `start`, or behind the last page that is taken.
     fn plan_between(
         &self,
@@ -280,7 +304,14 @@ impl<D: Driver> Heap<D> {
             match self.plan_at(arena, spot, start, request, rules) {
                 Ok(plan) => return Some(plan),
                 Err(Refusal::Page(page)) => start = (page + 1) * self.steps_per_page(),
-                Err(Refusal::Frames) => return None,
+                Err(Refusal::Short) => {
+                    // Only a place that ends in the last page of a hole, beside live bytes, can need less.
+                    let last = (end - request.steps) / self.steps_per_page() * self.steps_per_page();
+                    if last <= start || spot == Spot::Tail {
+                        return None;
+                    }
+                    start = last;
+                }
             }
         }
     }
@@ -323,10 +354,14 @@ impl<D: Driver> Heap<D> {
             // Frames that the place holds already are among those counted.
             let in_place = pages.iter().filter(|&page| self.is_takeable(number, page)).count() as u64;
             if backing.len() as u64 > frames.saturating_sub(in_place) {
-                return Err(Refusal::Frames);
+                return Err(Refusal::Short);
             }
         }
-        Ok(Plan { arena: number, spot, start, backing })
+        let plan = Plan { arena: number, spot, start, backing };
+        if rules.mappings.is_some_and(|mappings| plan.new_mappings() > mappings) {
+            return Err(Refusal::Short);
+        }
+        Ok(plan)
     }
 
     /// How a stale page of the place could come by the frame that it is still mapped to.

@@ -38,10 +38,8 @@ impl<D: Driver> Heaps<D> {
             if let Err(error) = self.look_at(cell.clock().now()) {
                 trimmed.failed.get_or_insert(error);
             }
-            let mut heap = cell.lock();
-            heap.settle_pending(|use_| self.fences.is_done(use_));
-            heap.empty_bins();
         }
+        self.reclaim();
         let mut waiting = Vec::new();
         loop {
             let count = usize::try_from(self.frames_over(bytes)).unwrap_or(usize::MAX);

@@ -6,14 +6,20 @@
 
 #![forbid(unsafe_code)]
 
+mod cases;
 mod close;
+mod counts;
 mod failures;
+mod givebacks;
 mod lost;
 mod never_fails;
 mod order;
+mod out_of_memory;
 mod program;
 mod random;
 mod requests;
 mod retired;
+mod stale;
+mod verdicts;
 mod watched;
 mod world;

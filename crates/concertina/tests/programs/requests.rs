@@ -128,7 +128,7 @@ fn a_setting_that_can_not_be_names_its_value() {
     let coarse = EmulatorConfig::default().with_granularity(2 * GIB).with_capacity(16 * GIB).unwrap();
     match Allocator::new(Emulator::new(coarse).unwrap(), Config::default()) {
         Err(Error::Config(ConfigError::Granularity { granularity_bytes })) => {
-            assert_eq!(granularity_bytes, 2 * GIB)
+            assert_eq!(granularity_bytes, 2 * GIB);
         }
         other => panic!("{other:?}"),
     }

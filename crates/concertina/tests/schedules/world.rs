@@ -1,6 +1,6 @@
 //! A small device, an allocator on it, and everything that must hold while threads use them.
 //!
-//! Main types: [`World`], [`Home`], [`Block`], [`Dice`]. Neighbours: `programs/watched.rs` is the driver; `tests/schedules.rs` has
+//! Main types: [`World`], [`Settings`], [`Home`], [`Block`], [`Dice`]. Neighbours: `programs/watched.rs` is the driver; `tests/schedules.rs` has
 //! the programs.
 
 use std::collections::HashMap;
@@ -46,16 +46,59 @@ pub(crate) struct Home {
     raw: WatchedStream,
 }
 
+/// What device and allocator are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Frames of the device.
+    pub(crate) frames: u64,
+    pub(crate) limit_frames: Option<u64>,
+    pub(crate) completion: EventCompletion,
+    pub(crate) cross_stream: CrossStream,
+    pub(crate) policy: Policy,
+    pub(crate) stale: StaleRule,
+}
+
+impl Settings {
+    /// A device of so many frames; what else there is to choose falls by the dice.
+    pub(crate) fn by_dice(frames: u64, dice: &mut Dice) -> Self {
+        Self {
+            frames,
+            limit_frames: None,
+            completion: match dice.below(3) {
+                0 => EventCompletion::AtOnce,
+                1 => EventCompletion::AfterOperations(1 + dice.below(8)),
+                _ => EventCompletion::ByHand,
+            },
+            cross_stream: match dice.below(6) {
+                0 => CrossStream::Never,
+                1 => CrossStream::Completed,
+                _ => CrossStream::DeviceWait,
+            },
+            policy: if dice.below(2) == 0 { Policy::Lean } else { Policy::Balanced },
+            stale: if dice.below(4) == 0 { StaleRule::Eager } else { StaleRule::Keep },
+        }
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        self.limit_frames.map(|frames| frames * PAGE)
+    }
+
+    /// All the bytes there are to be had.
+    fn most_bytes(&self) -> u64 {
+        self.limit_frames.map_or(self.frames, |limit| limit.min(self.frames)) * PAGE
+    }
+}
+
 pub(crate) struct World {
     driver: Watched,
     pub(crate) allocator: Allocator<Watched>,
-    frames: u64,
-    cross_stream: CrossStream,
-    limit_bytes: Option<u64>,
+    settings: Settings,
     /// Bytes of memory under live blocks.
     live: Mutex<HashMap<BackingId, Vec<Range<u64>>>>,
+    /// Blocks given out so far.
     blocks: AtomicU64,
-    report: Mutex<String>,
+    /// Why the last request was refused that was.
+    refused: Mutex<String>,
 }
 
 /// A block in use, checked as long as it lives.
@@ -67,41 +110,18 @@ pub(crate) struct Block {
 }
 
 impl World {
-    /// A device of so many frames; what else there is to choose falls by the dice.
-    pub(crate) fn new(frames: u64, limit_frames: Option<u64>, dice: &mut Dice) -> Arc<Self> {
-        let completion = match dice.below(3) {
-            0 => EventCompletion::AtOnce,
-            1 => EventCompletion::AfterOperations(1 + dice.below(8)),
-            _ => EventCompletion::ByHand,
-        };
-        let cross_stream = match dice.below(6) {
-            0 => CrossStream::Never,
-            1 => CrossStream::Completed,
-            _ => CrossStream::DeviceWait,
-        };
-        let limit_bytes = limit_frames.map(|frames| frames * PAGE);
-        let mut config = Config::builder()
-            .cross_stream(cross_stream)
-            .policy(if dice.below(2) == 0 { Policy::Lean } else { Policy::Balanced })
-            .stale(if dice.below(4) == 0 { StaleRule::Eager } else { StaleRule::Keep });
-        if let Some(bytes) = limit_bytes {
+    pub(crate) fn new(settings: Settings) -> Arc<Self> {
+        let Settings { frames, completion, cross_stream, policy, stale, .. } = settings;
+        let mut config = Config::builder().cross_stream(cross_stream).policy(policy).stale(stale);
+        if let Some(bytes) = settings.limit_bytes() {
             config = config.limit_bytes(bytes);
         }
         let device = EmulatorConfig::default().with_granularity(PAGE).with_event_completion(completion);
         let emulator = Emulator::new(device.with_capacity(frames * PAGE).unwrap()).unwrap();
         let driver = Watched::new(emulator);
         let allocator = Allocator::new(driver.clone(), config.build()).unwrap();
-        let live = Mutex::default();
-        Arc::new(Self {
-            driver,
-            allocator,
-            frames,
-            cross_stream,
-            limit_bytes,
-            live,
-            blocks: AtomicU64::new(0),
-            report: Mutex::default(),
-        })
+        let (live, blocks, refused) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
+        Arc::new(Self { driver, allocator, settings, live, blocks, refused })
     }
 
     pub(crate) fn home(&self) -> Home {
@@ -122,7 +142,7 @@ impl World {
         let allocation = match self.allocator.allocate(Layout::new(bytes), &home.stream) {
             Ok(allocation) => allocation,
             Err(Error::OutOfMemory(report)) => {
-                *self.report.lock().unwrap() = format!("{report}");
+                *self.refused.lock().unwrap() = report.to_string();
                 return None;
             }
             Err(error) => panic!("no call was told to fail: {error}"),
@@ -155,7 +175,7 @@ impl World {
     }
 
     pub(crate) fn check_limit(&self) {
-        let Some(limit) = self.limit_bytes else { return };
+        let Some(limit) = self.settings.limit_bytes() else { return };
         let (stats, driver) = (self.allocator.stats(), self.driver.emulator.counts().mapped_bytes);
         assert!(stats.mapped_bytes <= limit && driver <= limit, "{limit}: {stats:?}, {driver}");
     }
@@ -166,24 +186,22 @@ impl World {
         assert_eq!(world.allocator.audit(), Vec::<String>::new());
         let stats = world.allocator.stats();
         assert_eq!((stats.live_bytes, stats.live_blocks), (0, 0), "{stats:?}");
-        let most = world.limit_bytes.unwrap_or(world.frames * PAGE);
+        let most = world.settings.most_bytes();
         assert!(stats.mapped_peak_bytes <= most, "{stats:?}");
+        assert!(world.driver.emulator.counts().mapped_peak_bytes <= most);
         assert_eq!(world.driver.violations(), Vec::<String>::new());
+        if world.settings.cross_stream != CrossStream::DeviceWait {
+            assert_eq!(stats.fences.waits, 0, "nothing is put into a stream");
+        }
 
         // All memory there is can be had as one block, by each stream in turn; what others used is waited for on the
         // device, or by the host where the device may not wait.
-        for home in homes.iter().filter(|_| world.cross_stream != CrossStream::Never) {
-            if world.cross_stream == CrossStream::Completed {
+        for home in homes.iter().filter(|_| world.settings.cross_stream != CrossStream::Never) {
+            if world.settings.cross_stream == CrossStream::Completed {
                 world.synchronize();
             }
             let block = world.allocate(home, most);
-            assert!(
-                block.is_some(),
-                "{most} bytes: {:?} {} {:?}",
-                world.allocator.stats(),
-                world.report.lock().unwrap(),
-                world.allocator
-            );
+            assert!(block.is_some(), "{:?}: {}", world.settings, world.refused.lock().unwrap());
         }
 
         // All of it goes back to the driver: frames at a trim, addresses with their streams.

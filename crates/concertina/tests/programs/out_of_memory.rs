@@ -1,0 +1,89 @@
+//! The report of a request that could not be served, on every one of a random program.
+//!
+//! Neighbours: `verdicts` has an example of each verdict.
+//!
+//! The figures are those of the model, and the largest request that the report promises is served when it comes next.
+
+use concertina::{CrossStream, Layout, OutOfMemory};
+use concertina_emulator::EventCompletion;
+use proptest::prelude::*;
+
+use crate::program::{MIB, Op, Setup, any_setup, cases, program, roomy};
+use crate::world::{Outcome, World, run};
+
+/// Every figure that the model knows.
+fn check_figures(world: &World, layout: Layout, report: &OutOfMemory) {
+    let (stats, counts) = (world.allocator.stats(), world.emulator().counts());
+    let page = world.setup.page_bytes;
+    assert_eq!((report.asked_bytes, report.alignment), (layout.bytes(), layout.alignment().max(512)));
+    assert_eq!(report.live_bytes, world.live_bytes());
+    assert_eq!(report.mapped_bytes, counts.mapped_bytes);
+    assert_eq!(report.limit_bytes, world.setup.limit.map(|pages| pages * page));
+    assert_eq!(report.device_free_bytes, Some(world.setup.device * page - counts.mapped_bytes));
+    assert_eq!(report.pending_bytes, stats.pending_bytes);
+    assert_eq!(report.free_bytes, stats.free_bytes);
+    assert_eq!(report.free_bytes, report.free_frames * page);
+    assert_eq!(report.stranded_bytes, stats.stranded_bytes);
+    assert_eq!(report.pinned_bytes, 0);
+    assert!(report.withheld_bytes <= report.free_bytes);
+    let text = report.to_string();
+    assert!(text.contains(report.verdict.meaning()) && text.contains(report.verdict.advice()), "{text}");
+}
+
+/// The report of a refused request, and how it was made.
+fn refused(world: &World, op: &Op, outcome: &Outcome) -> Option<(OutOfMemory, Layout, usize)> {
+    match (op, outcome) {
+        (Op::Allocate { size, alignment, stream }, Outcome::OutOfMemory(report)) => {
+            Some(((**report).clone(), world.layout(*size, *alignment), *stream))
+        }
+        _ => None,
+    }
+}
+
+fn allocate_and_free(world: &mut World, bytes: u64, stream: usize) -> Outcome {
+    let outcome = world.allocate(Layout::new(bytes), stream);
+    if !outcome.is_refused() {
+        world.check();
+        world.free(world.live.len() - 1);
+    }
+    outcome
+}
+
+/// Devices on which all that is free may serve any stream at once.
+fn free_for_all() -> impl Strategy<Value = Setup> {
+    roomy().prop_map(|setup| Setup {
+        completion: EventCompletion::AtOnce,
+        cross_stream: CrossStream::DeviceWait,
+        ..setup
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn its_figures_are_true_and_its_promise_is_kept(program in program(any_setup(), 90)) {
+        run(&program, |world, op, outcome| {
+            let Some((report, layout, stream)) = refused(world, op, outcome) else { return };
+            check_figures(world, layout, &report);
+            // Where a small block has no page left, a large one may still fit beside other large ones.
+            let other_heap = layout.bytes() <= MIB && report.largest_bytes > MIB;
+            let aligned = layout.alignment() > 512;
+            assert!(report.largest_bytes < layout.bytes() || other_heap || aligned, "{report}");
+            if report.largest_bytes > 0 {
+                let promised = allocate_and_free(world, report.largest_bytes, stream);
+                assert!(!promised.is_refused(), "promised {report:?}\nthen {promised:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn no_larger_request_would_have_succeeded(program in program(free_for_all(), 90)) {
+        run(&program, |world, op, outcome| {
+            let Some((report, ..)) = refused(world, op, outcome) else { return };
+            let Some((_, _, stream)) = refused(world, op, outcome) else { return };
+            let larger = allocate_and_free(world, report.largest_bytes + 1, stream);
+            assert!(larger.is_refused(), "{report:?}\nbut {larger:?}");
+        });
+    }
+}

@@ -22,6 +22,15 @@ const CAPACITY: u64 = 10;
 /// Frames that the program knows by number.
 const FRAMES: usize = 5;
 
+/// Which pages a step is about.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// Those of one of the mappings, by its number; of none, if there is none.
+    Mapping(usize),
+    /// So many from a place on, whatever is there.
+    Places(u64, u64),
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     /// Into a number that has no handle.
@@ -37,16 +46,13 @@ enum Step {
         place: u64,
     },
     SetAccess {
-        place: u64,
-        pages: u64,
+        target: Target,
     },
     Unmap {
-        place: u64,
-        pages: u64,
+        target: Target,
     },
     Fill {
-        place: u64,
-        pages: u64,
+        target: Target,
         value: u8,
     },
     Retain {
@@ -57,17 +63,20 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (frame, place) = (0..FRAMES, 0..PLACES);
+    let target = prop_oneof![
+        3 => (0..8_usize).prop_map(Target::Mapping),
+        1 => (0..PLACES, 1..5_u64).prop_map(|(place, pages)| Target::Places(place, pages)),
+    ];
     let step = prop_oneof![
-        2 => (frame.clone(), 1..4_u64).prop_map(|(frame, pages)| Step::Create { frame, pages }),
-        1 => frame.clone().prop_map(|frame| Step::Release { frame }),
+        3 => (frame.clone(), 1..4_u64).prop_map(|(frame, pages)| Step::Create { frame, pages }),
+        2 => frame.clone().prop_map(|frame| Step::Release { frame }),
         4 => (frame.clone(), place.clone()).prop_map(|(frame, place)| Step::Map { frame, place }),
-        3 => (place.clone(), 1..6_u64).prop_map(|(place, pages)| Step::SetAccess { place, pages }),
-        2 => (place.clone(), 1..4_u64).prop_map(|(place, pages)| Step::Unmap { place, pages }),
-        4 => (place.clone(), 1..5_u64, 1..=255_u8)
-            .prop_map(|(place, pages, value)| Step::Fill { place, pages, value }),
+        4 => target.clone().prop_map(|target| Step::SetAccess { target }),
+        3 => target.clone().prop_map(|target| Step::Unmap { target }),
+        4 => (target, 1..=255_u8).prop_map(|(target, value)| Step::Fill { target, value }),
         1 => (frame, place).prop_map(|(frame, place)| Step::Retain { frame, place }),
     ];
-    prop::collection::vec(step, 1..60)
+    prop::collection::vec(step, 1..80)
 }
 
 /// Memory by a number that is never given again.
@@ -107,6 +116,18 @@ impl Model {
         let (&start, &(memory, accessible)) = self.mappings.range(..=place).next_back()?;
         let page = place - start;
         (page < self.pages_of(memory)).then_some((start, memory, accessible, page as usize))
+    }
+
+    /// The place and the number of pages.
+    fn places(&self, target: Target) -> Option<(u64, u64)> {
+        match target {
+            Target::Places(place, pages) => Some((place, pages)),
+            Target::Mapping(number) => {
+                let index = number % self.mappings.len().max(1);
+                let (&place, &(memory, _)) = self.mappings.iter().nth(index)?;
+                Some((place, self.pages_of(memory)))
+            }
+        }
     }
 
     /// The mappings that make up exactly these places.
@@ -165,14 +186,16 @@ impl Run<'_> {
                     model.mappings.insert(place, (memory, false));
                 }
             }
-            Step::SetAccess { place, pages } => {
+            Step::SetAccess { target } => {
+                let Some((place, pages)) = model.places(target) else { return Ok(()) };
                 let whole = model.whole(place, pages);
                 prop_assert_eq!(context.set_access(address(place), pages * PAGE), ok(whole.is_some()));
                 for start in whole.into_iter().flatten() {
                     model.mappings.get_mut(&start).unwrap().1 = true;
                 }
             }
-            Step::Unmap { place, pages } => {
+            Step::Unmap { target } => {
+                let Some((place, pages)) = model.places(target) else { return Ok(()) };
                 let whole = model.whole(place, pages);
                 prop_assert_eq!(context.unmap(address(place), pages * PAGE), ok(whole.is_some()));
                 for start in whole.into_iter().flatten() {
@@ -180,7 +203,8 @@ impl Run<'_> {
                 }
                 model.forget_unused();
             }
-            Step::Fill { place, pages, value } => {
+            Step::Fill { target, value } => {
+                let Some((place, pages)) = model.places(target) else { return Ok(()) };
                 let places = || place..place + pages;
                 let fits = places().all(|place| model.at(place).is_some_and(|(_, _, may, _)| may));
                 prop_assert_eq!(context.fill(address(place), value, pages * PAGE), ok(fits));
@@ -247,7 +271,7 @@ fn run(steps: &[Step], backing: Backing) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn bytes_are_where_the_model_has_them_on_host_pages(steps in steps()) {
@@ -260,33 +284,43 @@ proptest! {
     }
 }
 
-/// The same addresses and frames go round among threads. A host page that is not exactly where the emulator has the mapping,
-/// at any moment, is a fault or a wrong byte.
+const ROUNDS: u64 = 500;
+
+/// Writes all words of this thread's own pages and reads them again.
+fn use_pages(at: u64, pages: u64, value: u64) {
+    let words = || (0..pages * PAGE / 8).map(|word| (at + word * 8) as *mut u64);
+    for word in words() {
+        // SAFETY: mapped, accessible, and nobody else's.
+        unsafe { word.write_volatile(value) };
+    }
+    for word in words() {
+        // SAFETY: as above.
+        assert_eq!(unsafe { word.read_volatile() }, value);
+    }
+}
+
+fn small_pages() -> DeviceConfig {
+    DeviceConfig { granularity_bytes: PAGE, ..DeviceConfig::default() }.with_capacity(64 * PAGE)
+}
+
+/// Addresses and memory go round among threads: what one gave back the next one gets. A host page that is not exactly where
+/// the emulator has the mapping, at any moment, is a fault or a wrong byte.
 #[test]
-fn threads_meet_in_the_same_addresses() {
-    let config = DeviceConfig { granularity_bytes: PAGE, ..DeviceConfig::default() };
-    let device = fresh(&config.with_capacity(64 * PAGE));
+fn what_one_thread_gave_back_the_next_one_gets() {
+    let device = fresh(&small_pages());
     let context = Context::new();
     std::thread::scope(|scope| {
         for thread in 1..=4_u64 {
             let context = &context;
             scope.spawn(move || {
                 context.context.bind_to_thread().unwrap();
-                for round in 0..500 {
+                for round in 0..ROUNDS {
                     let pages = 1 + (thread + round) % 3;
                     let at = context.reserve(pages * PAGE).unwrap();
                     let frame = context.create(pages * PAGE).unwrap();
                     context.map(at, pages * PAGE, frame).unwrap();
                     context.set_access(at, pages * PAGE).unwrap();
-                    let words = (0..pages * PAGE / 8).map(|word| at as *mut u64 as usize + word as usize * 8);
-                    for place in words.clone() {
-                        // SAFETY: this thread's own page, mapped and accessible.
-                        unsafe { (place as *mut u64).write_volatile(thread << 32 | round) };
-                    }
-                    for place in words {
-                        // SAFETY: as above.
-                        assert_eq!(unsafe { (place as *mut u64).read_volatile() }, thread << 32 | round);
-                    }
+                    use_pages(at, pages, thread << 32 | round);
                     context.unmap(at, pages * PAGE).unwrap();
                     context.release(frame).unwrap();
                     context.unreserve(at, pages * PAGE).unwrap();
@@ -297,4 +331,38 @@ fn threads_meet_in_the_same_addresses() {
     drop(context);
     assert_nothing_held(&device);
     assert_eq!(device.broken_rules(0), Vec::<String>::new());
+}
+
+/// Threads fight for the same places: whoever maps first has the place until it unmaps.
+#[test]
+fn a_place_is_of_whoever_mapped_it() {
+    let device = fresh(&small_pages());
+    let context = Context::new();
+    let base = context.reserve(2 * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 1..=4_u64 {
+            let context = &context;
+            scope.spawn(move || {
+                context.context.bind_to_thread().unwrap();
+                let frame = context.create(PAGE).unwrap();
+                let mut won = 0;
+                while won < ROUNDS {
+                    let at = base + (won + thread) % 2 * PAGE;
+                    if context.map(at, PAGE, frame).is_err() {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    context.set_access(at, PAGE).unwrap();
+                    use_pages(at, 1, thread << 32 | won);
+                    context.unmap(at, PAGE).unwrap();
+                    won += 1;
+                }
+                context.release(frame).unwrap();
+            });
+        }
+    });
+    context.unreserve(base, 2 * PAGE).unwrap();
+    drop(context);
+    assert_nothing_held(&device);
+    assert!(device.broken_rules(0).iter().all(|line| line.contains("map-over-mapped")));
 }

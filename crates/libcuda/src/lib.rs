@@ -5,11 +5,9 @@
 //! programs see, finds and opens that file ([`load`]) and controls it ([`Library`]): what device to be, what to fail, what
 //! was counted, which kernels there are.
 //!
-//! ```
+//! ```no_run
 //! use concertina_libcuda::{DeviceConfig, load};
 //!
-//! # // cargo puts no cdylib where programs made of documentation look for it.
-//! # if std::env::var_os("CONCERTINA_LIBCUDA").is_none() { return Ok(()) }
 //! let library = load()?;
 //! let device = library.fresh(&DeviceConfig::default().with_capacity(1 << 30))?;
 //! // ... run the program on cudarc, unmodified ...

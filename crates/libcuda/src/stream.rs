@@ -1,6 +1,6 @@
 //! Streams: queues of work, each with one worker thread that does it in order.
 //!
-//! Main types: [`Stream`], [`StreamKind`], [`Execution`](crate::control::Execution). Neighbours: `work` says what is done;
+//! Main types: [`Stream`], [`StreamKind`], [`Execution`]. Neighbours: `work` says what is done;
 //! `device` keeps the streams and the order between the legacy stream and the others.
 
 use std::collections::VecDeque;

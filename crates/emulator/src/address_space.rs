@@ -8,9 +8,6 @@ use crate::page_table::PageTable;
 use crate::rule::{Refusal, Rule};
 use crate::slab::Slab;
 
-/// Where reservations begin. Above all addresses of mallocs, and aligned for any granularity.
-pub(crate) const RESERVATIONS_BASE: u64 = 1 << 47;
-
 /// One frame bound to a run of pages of one reservation.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -61,6 +58,8 @@ pub(crate) enum Behind<'a> {
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     granularity: u64,
+    /// Where reservations begin: above all addresses of mallocs.
+    base: u64,
     limit: u64,
     /// Sorted by address.
     reservations: Vec<Reservation>,
@@ -71,15 +70,20 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    pub(crate) const fn new(granularity: u64, bytes: u64) -> Self {
+    pub(crate) const fn new(granularity: u64, base: u64, bytes: u64) -> Self {
         Self {
             granularity,
-            limit: RESERVATIONS_BASE + bytes,
+            base,
+            limit: base + bytes,
             reservations: Vec::new(),
             recent: 0,
             reserved_bytes: 0,
             mappings: Slab::new(),
         }
+    }
+
+    pub(crate) const fn base(&self) -> u64 {
+        self.base
     }
 
     pub(crate) const fn reserved_bytes(&self) -> u64 {
@@ -99,7 +103,7 @@ impl AddressSpace {
         let alignment = alignment.max(self.granularity);
         let align = |address: u64| address.checked_next_multiple_of(alignment);
         let mut index = 0;
-        let mut start = align(RESERVATIONS_BASE);
+        let mut start = align(self.base);
         for (next, reservation) in self.reservations.iter().enumerate() {
             let end = start.and_then(|start| start.checked_add(bytes));
             if end.is_some_and(|end| end <= reservation.start) {

@@ -19,6 +19,12 @@ impl BackingId {
     pub const fn index(self) -> usize {
         self.0.slot as usize
     }
+
+    /// A number above 0 that no other memory of this emulator ever had: of a frame, the same that
+    /// `EmulatedHandle::into_raw` gives.
+    pub const fn to_raw(self) -> u64 {
+        self.0.to_raw()
+    }
 }
 
 impl fmt::Debug for BackingId {

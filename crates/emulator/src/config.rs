@@ -1,6 +1,6 @@
 //! What device the emulator is.
 //!
-//! Main types: [`EmulatorConfig`], [`EventCompletion`], [`ConfigError`]. Neighbours: `emulator` takes it, `cost` is
+//! Main types: [`EmulatorConfig`], [`AddressLayout`], [`EventCompletion`], [`ConfigError`]. Neighbours: `emulator` takes it, `cost` is
 //! the clock's part of it.
 
 use crate::cost::CostTable;
@@ -11,6 +11,23 @@ const MIN_GRANULARITY: u64 = 4096;
 const MAX_CAPACITY: u64 = 1 << 46;
 /// Largest address space in bytes. (CUDA's is 47 to 49 bits wide.)
 const MAX_ADDRESS_SPACE: u64 = 1 << 48;
+
+/// Where the addresses that the emulator hands out lie: those of mallocs, and above them those of reservations. The
+/// default has room for the largest capacity, and ends beyond what a host's process can address; whoever puts memory of
+/// the host behind the addresses chooses others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressLayout {
+    /// Where addresses of mallocs begin, in bytes: a multiple of the granularity.
+    pub mallocs: u64,
+    /// Where they end, and where those of reservations begin, in bytes: a multiple of the granularity.
+    pub reservations: u64,
+}
+
+impl Default for AddressLayout {
+    fn default() -> Self {
+        Self { mallocs: 1 << 44, reservations: 1 << 47 }
+    }
+}
 
 /// When recorded events complete. An operation is one further piece of work that the program queued, as told by
 /// `Emulator::advance`; driver calls are none.
@@ -35,6 +52,8 @@ pub struct EmulatorConfig {
     pub granularity_bytes: u64,
     /// Addresses that reservations can take together, in bytes: a multiple of the granularity, at most 256 TiB.
     pub address_space_bytes: u64,
+    /// Where the addresses lie.
+    pub address_layout: AddressLayout,
     /// Most mappings at once before a set access runs out of memory; none without a value. (A public witness saw it
     /// near 520,000 pages on one H100 with driver 580.82: forkedkv's notes.)
     pub max_mappings: Option<u64>,
@@ -54,6 +73,7 @@ impl Default for EmulatorConfig {
             capacity_bytes: 80 << 30,
             granularity_bytes: 2 << 20,
             address_space_bytes: 128 << 40,
+            address_layout: AddressLayout::default(),
             max_mappings: None,
             event_completion: EventCompletion::AtOnce,
             cost_table: CostTable::h100(),
@@ -114,6 +134,11 @@ impl EmulatorConfig {
         if bytes == 0 || bytes > MAX_ADDRESS_SPACE || !bytes.is_multiple_of(granularity_bytes) {
             return Err(ConfigError::AddressSpace { bytes, granularity_bytes });
         }
+        let AddressLayout { mallocs, reservations } = self.address_layout;
+        let in_order = 0 < mallocs && mallocs < reservations && reservations.checked_add(bytes).is_some();
+        if !in_order || !(mallocs | reservations).is_multiple_of(granularity_bytes) {
+            return Err(ConfigError::AddressLayout { mallocs, reservations, granularity_bytes });
+        }
         if self.max_mappings == Some(0) {
             return Err(ConfigError::NoMappings);
         }
@@ -171,6 +196,19 @@ pub enum ConfigError {
     AddressSpace {
         /// The size given.
         bytes: u64,
+        /// The granularity given.
+        granularity_bytes: u64,
+    },
+    /// The addresses of mallocs and reservations are not in order, not multiples of the granularity, or leave 64 bits.
+    #[error(
+        "mallocs from address {mallocs:#x} and reservations from {reservations:#x}: must be multiples of the \
+         granularity of {granularity_bytes} bytes, above 0, in this order, and leave room for the address space"
+    )]
+    AddressLayout {
+        /// Where mallocs begin.
+        mallocs: u64,
+        /// Where reservations begin.
+        reservations: u64,
         /// The granularity given.
         granularity_bytes: u64,
     },

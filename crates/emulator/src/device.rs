@@ -7,9 +7,9 @@
 
 use concertina_vmm::{Accessor, Call, DriverError, DriverErrorKind, FrameProperties};
 
-use crate::address_space::{AddressSpace, Behind, RESERVATIONS_BASE, WholeRules};
+use crate::address_space::{AddressSpace, Behind, WholeRules};
 use crate::backing::{Backing, BackingId};
-use crate::config::EmulatorConfig;
+use crate::config::{AddressLayout, EmulatorConfig};
 use crate::counts::{Counts, Held};
 use crate::fault::Faults;
 use crate::malloc_area::{MallocArea, Taken};
@@ -36,10 +36,11 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(config: EmulatorConfig) -> Self {
+        let AddressLayout { mallocs, reservations } = config.address_layout;
         Self {
             memory: Physical::new(config.capacity_bytes),
-            space: AddressSpace::new(config.granularity_bytes, config.address_space_bytes),
-            mallocs: MallocArea::new(config.granularity_bytes),
+            space: AddressSpace::new(config.granularity_bytes, reservations, config.address_space_bytes),
+            mallocs: MallocArea::new(config.granularity_bytes, mallocs, reservations),
             timeline: Timeline::new(config.event_completion),
             faults: Faults::default(),
             broken: Vec::new(),
@@ -154,7 +155,7 @@ impl Device {
     /// Checks that a handle of this device is still one, and tells its frame's bytes.
     fn check_handle(&self, key: Key) -> Result<u64, Refusal> {
         match self.memory.frames.get(key) {
-            Some(frame) if frame.has_handle => Ok(frame.bytes),
+            Some(frame) if frame.handles > 0 => Ok(frame.bytes),
             _ => Rule::HandleReleased
                 .broken(|| format!("handle {}.{} is no longer one", key.slot, key.generation)),
         }
@@ -166,6 +167,24 @@ impl Device {
         self.counts.handles -= 1;
         self.note_memory();
         Ok(((), self.config.cost_table.of(Call::Release).of_bytes(bytes)))
+    }
+
+    /// One more handle of the frame behind an address, if a mapping is there.
+    pub(crate) fn retain(&mut self, address: u64) -> Option<Key> {
+        if address < self.space.base() {
+            return None;
+        }
+        let Behind::Mapping(mapping, _) = self.space.behind(address).0 else { return None };
+        let slot = mapping.frame;
+        let handles = &mut self.memory.frames.at_mut(slot).handles;
+        *handles = handles.checked_add(1)?;
+        self.counts.handles += 1;
+        Some(self.memory.frames.key_of(slot))
+    }
+
+    /// Whether the memory with this key was not given back yet.
+    pub(crate) fn holds(&self, key: Key) -> bool {
+        self.memory.frames.get(key).is_some()
     }
 
     pub(crate) fn map(&mut self, address: u64, bytes: u64, key: Key) -> Done<()> {
@@ -293,7 +312,7 @@ impl Device {
 
     /// What is behind an address, and for how many bytes from there the answer holds.
     pub(crate) fn behind(&mut self, address: u64) -> (Option<Backing>, u64) {
-        if address < RESERVATIONS_BASE {
+        if address < self.space.base() {
             let (found, bytes) = self.mallocs.behind(address);
             let backing = found.map(|(key, offset_bytes)| Backing {
                 memory: BackingId(key),
@@ -335,7 +354,7 @@ impl Device {
             reservations,
             reserved_bytes,
             mappings,
-            handles: created().filter(|frame| frame.has_handle).count() as u64,
+            handles: created().map(|frame| u64::from(frame.handles)).sum(),
             frames: created().count() as u64,
             mallocs,
             mapped_bytes: frames().map(|frame| frame.bytes).sum(),

@@ -44,6 +44,14 @@ pub struct EmulatedHandle {
     pub(crate) key: Key,
 }
 
+impl EmulatedHandle {
+    /// The handle as a number above 0, for interfaces that speak in numbers: [`Emulator::handle_from_raw`] gives it
+    /// back. Two handles of one frame have the same number.
+    pub const fn into_raw(self) -> u64 {
+        self.key.to_raw()
+    }
+}
+
 /// An event; dropping it destroys it.
 pub struct EmulatedEvent {
     pub(crate) shared: Arc<Shared>,
@@ -151,6 +159,25 @@ impl Emulator {
     /// The program makes the host wait for the whole device. Not one of the allocator's host waits.
     pub fn synchronize_device(&self) {
         self.complete_all();
+    }
+
+    /// The handle that a number stands for. Any number gives one: a call with it breaks a rule unless a handle with
+    /// this number was made here and not released since.
+    pub fn handle_from_raw(&self, raw: u64) -> EmulatedHandle {
+        EmulatedHandle { instance: self.shared.instance, key: Key::from_raw(raw) }
+    }
+
+    /// One more handle of the frame that is mapped at an address (`cuMemRetainAllocationHandle`), to be released like
+    /// one that was created; none if no frame is mapped there. Neither counted as a call nor charged.
+    pub fn retain(&self, address: Address) -> Option<EmulatedHandle> {
+        let key = self.shared.lock().retain(address.get())?;
+        Some(EmulatedHandle { instance: self.shared.instance, key })
+    }
+
+    /// Whether the memory with this number ([`BackingId::to_raw`](crate::BackingId::to_raw), [`EmulatedHandle::into_raw`]) is still taken: a
+    /// frame is until its last handle and its last mapping have gone.
+    pub fn holds(&self, raw: u64) -> bool {
+        self.shared.lock().holds(Key::from_raw(raw))
     }
 
     fn own(&self, stream: &EmulatedStream) -> u32 {

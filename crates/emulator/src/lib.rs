@@ -48,7 +48,7 @@ mod slab;
 mod timeline;
 
 pub use backing::{Backing, BackingId, Piece};
-pub use config::{ConfigError, EmulatorConfig, EventCompletion};
+pub use config::{AddressLayout, ConfigError, EmulatorConfig, EventCompletion};
 pub use cost::{CallCost, CostTable};
 pub use cost_file::CostFileError;
 pub use counts::{Counts, Held};

@@ -16,9 +16,6 @@ use crate::physical::{Physical, Purpose};
 use crate::rule::{Refusal, Rule};
 use crate::slab::Key;
 
-/// Where addresses of mallocs begin and end: below all reservations.
-const BASE: u64 = 1 << 44;
-const END: u64 = 1 << 47;
 /// Rounding and alignment of small blocks, in bytes.
 const SMALL_STEP: u64 = 256;
 /// Requests below this many bytes share granules.
@@ -96,6 +93,9 @@ impl SharedGranule {
 #[derive(Debug)]
 pub(crate) struct MallocArea {
     granularity: u64,
+    /// Where addresses of mallocs begin and end: below all reservations.
+    base: u64,
+    end: u64,
     /// By address: each begins where the one before ends.
     runs: Vec<Run>,
     /// Runs given back, by their length in granules.
@@ -113,8 +113,8 @@ pub(crate) enum Taken {
 }
 
 impl MallocArea {
-    pub(crate) const fn new(granularity: u64) -> Self {
-        Self { granularity, runs: Vec::new(), idle: BTreeMap::new(), shared: Vec::new(), live: 0 }
+    pub(crate) const fn new(granularity: u64, base: u64, end: u64) -> Self {
+        Self { granularity, base, end, runs: Vec::new(), idle: BTreeMap::new(), shared: Vec::new(), live: 0 }
     }
 
     pub(crate) const fn live(&self) -> u64 {
@@ -157,9 +157,9 @@ impl MallocArea {
     fn take_run(&mut self, granules: u64, memory: &mut Physical) -> Result<usize, Refusal> {
         // Rounding up to a whole granule leaves 64 bits only for sizes that no device has.
         let bytes = granules.saturating_mul(self.granularity);
-        let start = self.runs.last().map_or(BASE, |run| run.start + run.granules * self.granularity);
+        let start = self.runs.last().map_or(self.base, |run| run.start + run.granules * self.granularity);
         let idle = self.idle.get_mut(&granules).filter(|runs| !runs.is_empty());
-        if idle.is_none() && END - start < bytes {
+        if idle.is_none() && self.end - start < bytes {
             return Err(Refusal::Full(format!("no {bytes} bytes of addresses for a malloc")));
         }
         let Some(frame) = memory.take(bytes, Purpose::Malloc) else {
@@ -224,7 +224,7 @@ impl MallocArea {
     /// there the answer holds. For addresses below all reservations.
     pub(crate) fn behind(&self, address: u64) -> (Option<(Key, u64)>, u64) {
         let Some(index) = self.run_of(address) else {
-            let end = if address < BASE { BASE } else { END };
+            let end = if address < self.base { self.base } else { self.end };
             return (None, end - address);
         };
         let run = &self.runs[index];

@@ -17,8 +17,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Frame {
     pub(crate) purpose: Purpose,
     pub(crate) bytes: u64,
-    /// The handle is not released (for memory behind mallocs: not freed).
-    pub(crate) has_handle: bool,
+    /// Handles not released: one for each create and retain (for memory behind mallocs: one until it is freed).
+    pub(crate) handles: u32,
     /// Mappings of it, anywhere.
     pub(crate) mappings: u32,
 }
@@ -56,12 +56,12 @@ impl Physical {
         }
         self.used_bytes += bytes;
         self.created += u64::from(purpose == Purpose::Create);
-        Some(self.frames.insert(Frame { purpose, bytes, has_handle: true, mappings: 0 }))
+        Some(self.frames.insert(Frame { purpose, bytes, handles: 1, mappings: 0 }))
     }
 
-    /// Gives up the handle; the memory stays while a mapping is left.
+    /// Gives up one handle; the memory stays while a mapping is left.
     pub(crate) fn give_up_handle(&mut self, slot: u32) {
-        self.frames.at_mut(slot).has_handle = false;
+        self.frames.at_mut(slot).handles -= 1;
         self.free_if_unused(slot);
     }
 
@@ -72,7 +72,7 @@ impl Physical {
 
     fn free_if_unused(&mut self, slot: u32) {
         let frame = self.frames.at(slot);
-        if !frame.has_handle && frame.mappings == 0 {
+        if frame.handles == 0 && frame.mappings == 0 {
             let frame = self.frames.remove(slot);
             self.used_bytes -= frame.bytes;
             self.created -= u64::from(frame.purpose == Purpose::Create);

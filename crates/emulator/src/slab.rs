@@ -11,6 +11,19 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
+impl Key {
+    /// The key as one number that is never 0.
+    pub(crate) const fn to_raw(self) -> u64 {
+        ((self.generation as u64) << 32 | self.slot as u64).wrapping_add(1)
+    }
+
+    /// The key that `raw` stands for. Any number gives one; whether it is of a value is asked when it is used.
+    pub(crate) const fn from_raw(raw: u64) -> Self {
+        let raw = raw.wrapping_sub(1);
+        Self { slot: raw as u32, generation: (raw >> 32) as u32 }
+    }
+}
+
 #[derive(Debug)]
 struct Slot<T> {
     generation: u32,

@@ -1,0 +1,297 @@
+//! The emulated driver as tests and programs hold it.
+//!
+//! Main types: [`Library`], [`FreshDevice`], [`ControlError`]. Neighbours: `load` opens it, `functions` has its functions.
+
+use core::ffi::{c_char, c_void};
+use core::mem::MaybeUninit;
+use core::ops::Deref;
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::config::{ConfigError, DeviceConfig};
+use super::figures::{Counts, Held};
+use super::functions::Functions;
+use super::launch::Launch;
+use crate::abi::{RawKernel, RawLaunch};
+use crate::code::Code;
+
+/// The emulated driver of this process.
+#[derive(Debug)]
+pub struct Library {
+    functions: Functions,
+    path: PathBuf,
+    fresh: Mutex<()>,
+}
+
+type Closure = Box<dyn Fn(&Launch<'_>) + Send + Sync>;
+
+/// # Safety
+/// `context` is a `Closure` that `register_kernel` gave, not discarded yet; `launch` is valid.
+unsafe extern "C" fn run_closure(context: *mut c_void, launch: *const RawLaunch) -> u32 {
+    // SAFETY: the caller says so.
+    let closure = unsafe { &*context.cast::<Closure>() };
+    // SAFETY: the caller says so.
+    let launch = Launch::new(unsafe { &*launch });
+    u32::from(catch_unwind(AssertUnwindSafe(|| closure(&launch))).is_err())
+}
+
+/// # Safety
+/// `context` is a `Closure` that `register_kernel` gave, and nobody uses it any more.
+unsafe extern "C" fn discard_closure(context: *mut c_void) {
+    // SAFETY: the caller says so; it was made by `Box::into_raw`.
+    drop(unsafe { Box::from_raw(context.cast::<Closure>()) });
+}
+
+impl Library {
+    pub(super) const fn new(functions: Functions, path: PathBuf) -> Self {
+        Self { functions, path, fresh: Mutex::new(()) }
+    }
+
+    /// The file that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fresh devices, for the caller alone until it drops them: others who ask wait. For tests, which share a process.
+    ///
+    /// # Errors
+    /// As [`Library::reset`].
+    pub fn fresh(&'static self, config: &DeviceConfig) -> Result<FreshDevice, ControlError> {
+        let alone = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reset(config)?;
+        Ok(FreshDevice { library: self, _alone: alone })
+    }
+
+    /// Puts fresh devices in the place of the present ones: nothing allocated, nothing counted, no failures, no kernels.
+    /// Work that was queued is done first. No other thread may be inside the driver.
+    ///
+    /// Handles and contexts of before are refused from then on, and addresses of before are given again.
+    ///
+    /// # Errors
+    /// If there can be no such devices, or the host doesn't give the addresses.
+    pub fn reset(&self, config: &DeviceConfig) -> Result<(), ControlError> {
+        config.check()?;
+        self.done("reset", (self.functions.reset)(&config.to_raw()))
+    }
+
+    fn done(&self, function: &'static str, code: u32) -> Result<(), ControlError> {
+        match Code::new(code) {
+            Some(Code::SUCCESS) => Ok(()),
+            code => Err(ControlError::Refused { function, code: code.unwrap_or(Code::UNKNOWN) }),
+        }
+    }
+
+    /// Most mappings that one device holds at once; none without a limit, or before there is a device.
+    pub fn max_mappings(&self) -> Option<u64> {
+        Some((self.functions.max_mappings)()).filter(|&budget| budget > 0)
+    }
+
+    /// What was counted on a device.
+    ///
+    /// # Errors
+    /// If there is no such device, or none yet.
+    pub fn counts(&self, device: u32) -> Result<Counts, ControlError> {
+        let mut raw = MaybeUninit::uninit();
+        self.done("counts", (self.functions.counts)(device, &mut raw))?;
+        // SAFETY: a call that is done has written it.
+        Ok(Counts::new(unsafe { raw.assume_init() }))
+    }
+
+    /// What a device holds for the program: at the end, the leaks. Waits for all work first, and lets the pools give back
+    /// what nobody has.
+    ///
+    /// # Errors
+    /// If there is no such device, or none yet.
+    pub fn held(&self, device: u32) -> Result<Held, ControlError> {
+        let mut raw = MaybeUninit::uninit();
+        self.done("held", (self.functions.held)(device, &mut raw))?;
+        // SAFETY: a call that is done has written it.
+        Ok(Held::new(unsafe { raw.assume_init() }))
+    }
+
+    /// The calls that broke a rule of the driver's virtual memory, as the emulator names them. Right programs break none.
+    pub fn broken_rules(&self, device: u32) -> Vec<String> {
+        let mut text = vec![0_u8; 1 << 12];
+        loop {
+            let start = text.as_mut_ptr().cast::<c_char>();
+            let bytes = (self.functions.broken_rules)(device, start, text.len());
+            if bytes < text.len() {
+                text.truncate(bytes);
+                return String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
+            }
+            text.resize(bytes + 1, 0);
+        }
+    }
+
+    fn counted(&self, function: &str) -> Result<(u64, u64), ControlError> {
+        let name = name_of(function)?;
+        let (mut made, mut failed) = (MaybeUninit::new(0), MaybeUninit::new(0));
+        self.done("calls", (self.functions.calls)(name.as_ptr(), &mut made, &mut failed))
+            .map_err(|_| ControlError::NoFunction { name: function.to_owned() })?;
+        // SAFETY: it was written before the call.
+        let made = unsafe { made.assume_init() };
+        // SAFETY: it was written before the call.
+        let failed = unsafe { failed.assume_init() };
+        Ok((made, failed))
+    }
+
+    /// How often a function of the driver was called, by its exported name (`cuMemMap`, `cuMemAlloc_v2`).
+    ///
+    /// # Errors
+    /// If the library exports no such function.
+    pub fn calls(&self, function: &str) -> Result<u64, ControlError> {
+        Ok(self.counted(function)?.0)
+    }
+
+    /// How often it didn't answer with success.
+    ///
+    /// # Errors
+    /// If the library exports no such function.
+    pub fn failures(&self, function: &str) -> Result<u64, ControlError> {
+        Ok(self.counted(function)?.1)
+    }
+
+    /// The n-th call of a function from now on fails, once; 1 is the next. Such a call changes nothing. A sticky code
+    /// ([`Code::is_sticky`]) takes the devices with it.
+    ///
+    /// # Errors
+    /// If the library exports no such function, or the code is success.
+    pub fn fail_once(&self, function: &str, nth: u64, code: Code) -> Result<(), ControlError> {
+        let name = name_of(function)?;
+        self.done("fail", (self.functions.fail)(name.as_ptr(), nth, 0, code.get()))
+    }
+
+    /// The n-th call of a function from now on and all after it fail, until the failures are cleared.
+    ///
+    /// # Errors
+    /// As [`Library::fail_once`].
+    pub fn fail_from(&self, function: &str, nth: u64, code: Code) -> Result<(), ControlError> {
+        let name = name_of(function)?;
+        self.done("fail", (self.functions.fail)(name.as_ptr(), nth, 1, code.get()))
+    }
+
+    /// Each call that changes reservations, frames, mappings or mallocs fails with so many millionths of probability, the
+    /// same ones for the same seed.
+    ///
+    /// # Errors
+    /// If the code is not one of out of memory, not ready, not supported and invalid value; or there is no device yet.
+    pub fn fail_by_chance(&self, parts_per_million: u32, seed: u64, code: Code) -> Result<(), ControlError> {
+        let done = (self.functions.fail_by_chance)(parts_per_million, seed, code.get());
+        self.done("fail_by_chance", done)
+    }
+
+    /// No call is to fail any more. Lost devices stay lost.
+    pub fn clear_failures(&self) {
+        (self.functions.clear_failures)();
+    }
+
+    /// The devices are lost: every call fails with this code until the next reset.
+    ///
+    /// # Errors
+    /// If the code is not sticky.
+    pub fn lose(&self, code: Code) -> Result<(), ControlError> {
+        self.done("lose", (self.functions.lose)(code.get()))
+    }
+
+    /// The program queued so many further pieces of work: with `Execution::AtCall` events complete by that.
+    pub fn advance(&self, operations: u64) {
+        (self.functions.advance)(operations);
+    }
+
+    /// With `Execution::AtCall`: all events recorded so far complete.
+    pub fn complete_all(&self) {
+        (self.functions.complete_all)();
+    }
+
+    /// Sets what `cuStreamIsCapturing` says of a stream. Work still runs; an event recorded meanwhile is a captured one.
+    ///
+    /// # Errors
+    /// If there is no such stream.
+    pub fn set_capture(
+        &self,
+        stream: *mut c_void,
+        status: concertina_vmm::CaptureStatus,
+    ) -> Result<(), ControlError> {
+        let status = match status {
+            concertina_vmm::CaptureStatus::None => 0,
+            concertina_vmm::CaptureStatus::Active => 1,
+            concertina_vmm::CaptureStatus::Invalidated => 2,
+        };
+        self.done("set_capture", (self.functions.set_capture)(stream as usize, status))
+    }
+
+    /// Modules have a function with this name from now on, whatever they are loaded from; one that has the name already
+    /// gives way. `parameter_bytes` are the sizes of its parameters: a launch doesn't tell them.
+    ///
+    /// The closure runs once a launch, for all threads of the grid. One that panics fails the launch and loses the devices.
+    ///
+    /// # Errors
+    /// If the name has a zero in it.
+    pub fn register_kernel(
+        &self,
+        name: &str,
+        parameter_bytes: &[usize],
+        kernel: impl Fn(&Launch<'_>) + Send + Sync + 'static,
+    ) -> Result<(), ControlError> {
+        let name = name_of(name)?;
+        let closure: Closure = Box::new(kernel);
+        let context = Box::into_raw(Box::new(closure)).cast::<c_void>();
+        let raw = RawKernel {
+            name: name.as_ptr(),
+            parameter_sizes: parameter_bytes.as_ptr(),
+            parameter_count: parameter_bytes.len(),
+            body: run_closure,
+            discard: discard_closure,
+            context,
+        };
+        let done = self.done("register_kernel", (self.functions.register_kernel)(&raw));
+        if done.is_err() {
+            // SAFETY: the library has not taken it.
+            unsafe { discard_closure(context) };
+        }
+        done
+    }
+}
+
+fn name_of(function: &str) -> Result<CString, ControlError> {
+    CString::new(function).map_err(|_| ControlError::NoFunction { name: function.to_owned() })
+}
+
+/// Fresh devices that nobody else resets.
+#[derive(Debug)]
+pub struct FreshDevice {
+    library: &'static Library,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Deref for FreshDevice {
+    type Target = Library;
+
+    fn deref(&self) -> &Library {
+        self.library
+    }
+}
+
+/// Why the library didn't do what it was told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// There can be no such device.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is no function of this name.
+    #[error("the emulated driver exports no function {name:?}")]
+    NoFunction {
+        /// The name given.
+        name: String,
+    },
+    /// The library said no.
+    #[error("concertina_libcuda_{function} answers {code}")]
+    Refused {
+        /// Which of the control functions.
+        function: &'static str,
+        /// Its answer.
+        code: Code,
+    },
+}

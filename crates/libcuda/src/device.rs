@@ -129,7 +129,11 @@ impl Device {
         match self.execution {
             Execution::AtCall => self.memory.emulator.synchronize_stream(&stream.emulated),
             Execution::Workers if stream.kind == StreamKind::NonBlocking => stream.synchronize(),
-            Execution::Workers => self.mark(stream)?.wait(),
+            Execution::Workers => {
+                // Also behind what the default stream makes it wait for.
+                self.mark(stream)?;
+                stream.synchronize();
+            }
         }
         machine::check_alive()?;
         self.pools.trim_to_thresholds()

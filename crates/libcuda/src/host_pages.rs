@@ -14,8 +14,8 @@ use std::io;
 use crate::layout::Layout;
 use crate::memory_file::MemoryFile;
 
-/// What may be done with a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What may be done with a page, from the least to the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protection {
     None,
     Read,

@@ -42,6 +42,7 @@ mod pinned;
 mod pool;
 mod reach;
 mod record;
+mod restriction;
 mod stream;
 mod table;
 mod window;

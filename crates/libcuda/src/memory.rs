@@ -18,6 +18,7 @@ use crate::file_space::FileSpace;
 use crate::host_pages::{HostPages, Protection};
 use crate::layout::Layout;
 use crate::memory_file::MemoryFile;
+use crate::restriction::Restrictions;
 use crate::window::Window;
 
 /// What is behind device addresses.
@@ -52,16 +53,22 @@ struct MallocRun {
     blocks: u32,
 }
 
+/// Who made a malloc, and gives it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Program,
+    Pool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Book {
     /// By the handle's number.
     frames: HashMap<u64, Frame>,
     space: FileSpace,
     runs: HashMap<u64, MallocRun>,
-    /// Bytes of each live malloc, by address.
-    mallocs: BTreeMap<u64, u64>,
-    /// Ranges (start, end) whose access was set to less than reading and writing.
-    restricted: BTreeMap<u64, (u64, Protection)>,
+    /// Bytes of each live malloc and whose it is, by address.
+    mallocs: BTreeMap<u64, (u64, Owner)>,
+    restrictions: Restrictions,
 }
 
 #[derive(Debug)]
@@ -102,7 +109,7 @@ impl DeviceMemory {
             space: FileSpace::new(layout.frame_bytes()),
             runs: HashMap::new(),
             mallocs: BTreeMap::new(),
-            restricted: BTreeMap::new(),
+            restrictions: Restrictions::default(),
         });
         let touched = AtomicBool::new(matches!(backing, Backing::Host(_)));
         Ok(Self { emulator, layout, backing, granularity, ordinal, file, host_limit, touched, book })
@@ -187,7 +194,7 @@ impl DeviceMemory {
             pages.unmap(address, bytes).map_err(|_| Code::OPERATING_SYSTEM)?;
         }
         let end = address.saturating_add(bytes);
-        book.restricted.retain(|&start, &mut (stop, _)| stop <= address || end <= start);
+        book.restrictions.forget(address, end);
         for backing in pieces.iter().filter_map(|piece| piece.backing) {
             self.clear_if_gone(&mut book, backing.memory.to_raw())?;
         }
@@ -216,7 +223,7 @@ impl DeviceMemory {
         let mut book = self.book();
         self.emulator.set_access(Address::new(address), bytes, &[Accessor::Device(self.ordinal)])?;
         let end = address + bytes;
-        book.restrict(address, end, protection);
+        book.restrictions.set(address, end, protection);
         if let Backing::Host(pages) = &self.backing {
             // The kernel may have to split its areas for that, and has none left.
             pages.protect(address, bytes, protection).map_err(|_| Code::OUT_OF_MEMORY)?;
@@ -231,11 +238,11 @@ impl DeviceMemory {
         if !backing.accessible {
             return Ok(Protection::None);
         }
-        Ok(book.restriction(address, address + 1).unwrap_or(Protection::ReadWrite))
+        Ok(book.restrictions.least(address, address + 1))
     }
 
     /// Memory that is accessible at once.
-    pub(crate) fn malloc(&self, bytes: u64) -> Outcome<u64> {
+    pub(crate) fn malloc(&self, bytes: u64, owner: Owner) -> Outcome<u64> {
         let mut book = self.book();
         self.check_host_budget(&book)?;
         let address = self.emulator.malloc(bytes)?.get();
@@ -250,13 +257,16 @@ impl DeviceMemory {
             self.emulator.free(Address::new(address))?;
             return Err(Code::OUT_OF_MEMORY);
         }
-        book.mallocs.insert(address, bytes);
+        book.mallocs.insert(address, (bytes, owner));
         Ok(address)
     }
 
-    /// Gives back a malloc. The caller has waited for the device.
-    pub(crate) fn free(&self, address: u64) -> Outcome {
+    /// Gives back a malloc of this owner's. The caller has waited for the device.
+    pub(crate) fn free(&self, address: u64, owner: Owner) -> Outcome {
         let mut book = self.book();
+        if book.mallocs.get(&address).is_some_and(|&(_, of)| of != owner) {
+            return Err(Code::INVALID_VALUE);
+        }
         self.emulator.free(Address::new(address))?;
         book.mallocs.remove(&address);
         let start = address - address % self.granularity;
@@ -273,11 +283,11 @@ impl DeviceMemory {
         self.clear(self.layout.malloc_offset(start), bytes)
     }
 
-    /// Start and bytes of the malloc that an address lies in.
-    pub(crate) fn malloc_of(&self, address: u64) -> Option<(u64, u64)> {
+    /// Start, bytes and owner of the malloc that an address lies in.
+    pub(crate) fn malloc_of(&self, address: u64) -> Option<(u64, u64, Owner)> {
         let book = self.book();
-        let (&start, &bytes) = book.mallocs.range(..=address).next_back()?;
-        (address - start < bytes).then_some((start, bytes))
+        let (&start, &(bytes, owner)) = book.mallocs.range(..=address).next_back()?;
+        (address - start < bytes).then_some((start, bytes, owner))
     }
 
     /// The offset in the memory file of a frame.
@@ -286,31 +296,7 @@ impl DeviceMemory {
     }
 
     /// The least that the device may do anywhere in a range of accessible addresses.
-    pub(crate) fn restriction(&self, address: u64, bytes: u64) -> Option<Protection> {
-        self.book().restriction(address, address.saturating_add(bytes))
-    }
-}
-
-impl Book {
-    fn restrict(&mut self, start: u64, end: u64, protection: Protection) {
-        // Cut what is known of the range out of it, then say anew.
-        let known: Vec<_> = self.restricted.range(..end).map(|(&a, &(b, p))| (a, b, p)).collect();
-        for (a, b, kept) in known.into_iter().filter(|&(_, b, _)| b > start) {
-            self.restricted.remove(&a);
-            for (from, to) in [(a, b.min(start)), (a.max(end), b)] {
-                if from < to {
-                    self.restricted.insert(from, (to, kept));
-                }
-            }
-        }
-        if protection != Protection::ReadWrite {
-            self.restricted.insert(start, (end, protection));
-        }
-    }
-
-    fn restriction(&self, start: u64, end: u64) -> Option<Protection> {
-        let touching = self.restricted.range(..end).filter(|&(_, &(stop, _))| stop > start);
-        let protections = touching.map(|(_, &(_, protection))| protection);
-        protections.min_by_key(|&protection| u8::from(protection == Protection::Read))
+    pub(crate) fn least_access(&self, address: u64, bytes: u64) -> Protection {
+        self.book().restrictions.least(address, address.saturating_add(bytes))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::abi::Handle;
 use crate::code::{Code, Outcome};
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, Owner};
 use crate::record::Record;
 use crate::stream::Stream;
 use crate::table::{Table, new_handle};
@@ -80,9 +80,13 @@ impl Pool {
                 (freed.address, freed.bytes)
             }
             None => {
-                let taken = self.memory.malloc(bytes).or_else(|code| {
+                let taken = self.memory.malloc(bytes, Owner::Pool).or_else(|code| {
                     state.trim(&self.memory, 0)?;
-                    if code == Code::OUT_OF_MEMORY { self.memory.malloc(bytes) } else { Err(code) }
+                    if code == Code::OUT_OF_MEMORY {
+                        self.memory.malloc(bytes, Owner::Pool)
+                    } else {
+                        Err(code)
+                    }
                 });
                 let address = taken?;
                 state.reserved += bytes;
@@ -138,7 +142,7 @@ impl State {
             }
             let freed = self.freed.remove(index);
             self.reserved = self.reserved.saturating_sub(freed.bytes);
-            memory.free(freed.address)?;
+            memory.free(freed.address, Owner::Pool)?;
         }
         Ok(())
     }
@@ -151,6 +155,8 @@ pub(crate) struct Pools {
     default: Arc<Pool>,
     /// What `cuMemAllocAsync` takes from.
     current: RwLock<Arc<Pool>>,
+    /// Destroyed pools with something still reserved.
+    retiring: Mutex<Vec<Arc<Pool>>>,
     /// Pool and bytes of each live block, by address.
     owners: Mutex<HashMap<u64, (Arc<Pool>, u64)>>,
 }
@@ -161,7 +167,7 @@ impl Pools {
         let table = Table::default();
         table.insert(default.handle, Arc::clone(&default));
         let current = RwLock::new(Arc::clone(&default));
-        Self { table, default, current, owners: Mutex::default() }
+        Self { table, default, current, retiring: Mutex::default(), owners: Mutex::default() }
     }
 
     pub(crate) fn default_pool(&self) -> &Arc<Pool> {
@@ -196,7 +202,9 @@ impl Pools {
         if self.current().handle == handle {
             self.set_current(Arc::clone(&self.default));
         }
-        pool.trim(0)
+        pool.trim(0)?;
+        self.retiring.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
+        Ok(())
     }
 
     fn owners(&self) -> MutexGuard<'_, HashMap<u64, (Arc<Pool>, u64)>> {
@@ -213,10 +221,6 @@ impl Pools {
     pub(crate) fn free(&self, address: u64, stream: Handle, record: &Arc<Record>) -> bool {
         let Some((pool, bytes)) = self.owners().remove(&address) else { return false };
         pool.take_back(address, bytes, stream, Arc::clone(record));
-        // A destroyed pool is in no table, so nothing else would trim it.
-        if self.table.get(pool.handle).is_err() {
-            let _ = pool.trim(0);
-        }
         true
     }
 
@@ -226,11 +230,20 @@ impl Pools {
 
     /// What a synchronisation does to all pools.
     pub(crate) fn trim_to_thresholds(&self) -> Outcome {
-        self.table.all().iter().try_for_each(|pool| pool.trim_to_threshold())
+        self.table.all().iter().try_for_each(|pool| pool.trim_to_threshold())?;
+        self.trim_retiring()
     }
 
     /// Gives back all that no program holds.
     pub(crate) fn trim_all(&self) -> Outcome {
-        self.table.all().iter().try_for_each(|pool| pool.trim(0))
+        self.table.all().iter().try_for_each(|pool| pool.trim(0))?;
+        self.trim_retiring()
+    }
+
+    fn trim_retiring(&self) -> Outcome {
+        let mut retiring = self.retiring.lock().unwrap_or_else(PoisonError::into_inner);
+        retiring.iter().try_for_each(|pool| pool.trim(0))?;
+        retiring.retain(|pool| pool.figures().reserved > 0);
+        Ok(())
     }
 }

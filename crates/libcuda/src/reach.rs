@@ -67,10 +67,14 @@ impl DeviceMemory {
         if !pieces.iter().all(|piece| piece.backing.is_some_and(|backing| backing.accessible)) {
             return Err(Code::INVALID_VALUE);
         }
-        match (self.restriction(address, bytes), intent) {
-            (None | Some(Protection::ReadWrite), _) | (Some(Protection::Read), Intent::Read) => Ok(()),
-            _ => Err(Code::INVALID_VALUE),
+        let needed = match intent {
+            Intent::Read => Protection::Read,
+            Intent::Write => Protection::ReadWrite,
+        };
+        if self.least_access(address, bytes) < needed {
+            return Err(Code::INVALID_VALUE);
         }
+        Ok(())
     }
 
     /// The host memory that the bytes lie in now.

@@ -78,8 +78,18 @@ impl Shared {
                 queue = self.wait(queue);
             };
             drop(queue);
-            run(next);
-            self.lock().done += 1;
+            match next {
+                // Passed and done at once: whoever sees one sees the other.
+                Work::Record(record) => {
+                    let mut queue = self.lock();
+                    record.pass();
+                    queue.done += 1;
+                }
+                work => {
+                    run(work);
+                    self.lock().done += 1;
+                }
+            }
             self.changed.notify_all();
         }
     }

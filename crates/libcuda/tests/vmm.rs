@@ -152,6 +152,14 @@ fn access_is_what_was_set() {
     assert_eq!(context.fill(at, 1, 3 * PAGE), Ok(()));
     assert_eq!(context.fill(at, 1, 3 * PAGE + 1), invalid);
 
+    // One call for three mappings; the middle one goes, the others keep what they have.
+    context.set_access_to(at, 3 * PAGE, 1).unwrap();
+    context.unmap(at + PAGE, PAGE).unwrap();
+    assert_eq!((context.access(at), context.access(at + 2 * PAGE)), (Ok(1), Ok(1)));
+    context.map(at + PAGE, PAGE, frames[1]).unwrap();
+    context.set_access(at + PAGE, PAGE).unwrap();
+    assert_eq!(all(&context), [1, 3, 1]);
+
     context.unmap(at, 3 * PAGE).unwrap();
     assert!(context.access(at).is_err());
     frames.iter().for_each(|&frame| context.release(frame).unwrap());

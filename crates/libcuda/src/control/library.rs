@@ -73,7 +73,10 @@ impl Library {
     /// If there can be no such devices, or the host doesn't give the addresses.
     pub fn reset(&self, config: &DeviceConfig) -> Result<(), ControlError> {
         config.check()?;
-        self.done("reset", (self.functions.reset)(&config.to_raw()))
+        match (self.functions.reset)(&config.to_raw()) {
+            code if code == Code::OPERATING_SYSTEM.get() => Err(ControlError::Host),
+            code => self.done("reset", code),
+        }
     }
 
     fn done(&self, function: &'static str, code: u32) -> Result<(), ControlError> {
@@ -286,6 +289,12 @@ pub enum ControlError {
         /// The name given.
         name: String,
     },
+    /// The host doesn't give what the devices need. There is no device then.
+    #[error(
+        "the host doesn't give the addresses from 16 to 64 TiB or the memory file: see whether a thread is still inside \
+         the driver, and whether the process's address space is limited (ulimit -v)"
+    )]
+    Host,
     /// The library said no.
     #[error("concertina_libcuda_{function} answers {code}")]
     Refused {

@@ -5,6 +5,7 @@
 use crate::code::Code;
 use crate::entry::{Out, entry_points, give};
 use crate::machine;
+use crate::memory::Owner;
 use crate::record::Record;
 
 entry_points! {
@@ -22,7 +23,7 @@ entry_points! {
         if address.is_none() {
             return Err(Code::INVALID_VALUE);
         }
-        give(address, device.memory.malloc(bytes as u64)?)
+        give(address, device.memory.malloc(bytes as u64, Owner::Program)?)
     }
 
     fn cuMemFree_v2(address: u64) {
@@ -42,13 +43,16 @@ entry_points! {
         if owner.pools.free(address, 0, &record) {
             return owner.pools.trim_to_thresholds();
         }
-        owner.memory.free(address)
+        owner.memory.free(address, Owner::Program)
     }
 
     fn cuMemGetAddressRange_v2(start: Out<'_, u64>, bytes: Out<'_, usize>, address: u64) {
         let machine = machine::get()?;
         let device = machine.of_address(address)?;
-        let (first, length) = device.memory.malloc_of(address).ok_or(Code::NOT_FOUND)?;
+        let (first, length, owner) = device.memory.malloc_of(address).ok_or(Code::NOT_FOUND)?;
+        if owner == Owner::Pool && !device.pools.owns(first) {
+            return Err(Code::NOT_FOUND);
+        }
         // Null: not wanted.
         if start.is_some() {
             give(start, first)?;

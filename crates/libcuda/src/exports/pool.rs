@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::entry::{Out, entry_points, give};
 use crate::exports::array;
 use crate::machine::{self, Machine};
+use crate::memory::Owner;
 use crate::pool::Pool;
 
 /// Values of `CUmemPool_attribute`: three about reuse, which change nothing here; the release threshold; and figures.
@@ -62,13 +63,13 @@ entry_points! {
         let owner = machine.of_address(address)?;
         if !owner.pools.owns(address) {
             // CUDA also takes what `cuMemAlloc` gave; here only as that waits.
-            let (start, _) = owner.memory.malloc_of(address).ok_or(Code::INVALID_VALUE)?;
-            if start != address {
+            let (start, _, of) = owner.memory.malloc_of(address).ok_or(Code::INVALID_VALUE)?;
+            if start != address || of != Owner::Program {
                 return Err(Code::INVALID_VALUE);
             }
             device.synchronize()?;
             owner.synchronize()?;
-            return owner.memory.free(address);
+            return owner.memory.free(address, Owner::Program);
         }
         let record = device.mark(&stream)?;
         owner.pools.free(address, stream.handle, &record);

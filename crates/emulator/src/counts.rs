@@ -57,6 +57,28 @@ impl Counts {
         self.iter().filter(|(call, _)| call.is_memory_call()).map(|(_, count)| count).sum()
     }
 
+    /// The same with other figures for the calls of one kind, for whoever gets them from elsewhere; times in nanoseconds.
+    #[must_use]
+    pub fn with_calls(mut self, call: Call, done: u64, failed: u64, modelled_ns: u64) -> Self {
+        let index = call as usize;
+        (self.done[index], self.failed[index], self.time_ns[index]) = (done, failed, modelled_ns);
+        self
+    }
+
+    /// What came since `earlier`: calls, waits and times. Bytes, mappings, handles and their peaks stay as they are.
+    #[must_use]
+    pub fn since(mut self, earlier: &Self) -> Self {
+        for index in 0..Call::COUNT {
+            self.done[index] = self.done[index].saturating_sub(earlier.done[index]);
+            self.failed[index] = self.failed[index].saturating_sub(earlier.failed[index]);
+            self.time_ns[index] = self.time_ns[index].saturating_sub(earlier.time_ns[index]);
+        }
+        self.host_waits = self.host_waits.saturating_sub(earlier.host_waits);
+        self.modelled_ns = self.modelled_ns.saturating_sub(earlier.modelled_ns);
+        self.calls_after_lost = self.calls_after_lost.saturating_sub(earlier.calls_after_lost);
+        self
+    }
+
     /// Each kind with how many calls of it were done; the kind has its name.
     pub fn iter(&self) -> impl Iterator<Item = (Call, u64)> + '_ {
         Call::ALL.iter().map(|&call| (call, self.of(call)))

@@ -19,6 +19,27 @@ impl Counts {
         Self { raw }
     }
 
+    /// The same figures as the emulator's own type has them.
+    pub fn to_emulator(&self) -> concertina_emulator::Counts {
+        let raw = &self.raw;
+        let mut counts = concertina_emulator::Counts::default();
+        for &call in Call::ALL {
+            let index = call as usize;
+            counts = counts.with_calls(call, raw.done[index], raw.failed[index], raw.time_ns[index]);
+        }
+        counts.mapped_bytes = raw.mapped_bytes;
+        counts.mapped_peak_bytes = raw.mapped_peak_bytes;
+        counts.reserved_bytes = raw.reserved_bytes;
+        counts.reserved_peak_bytes = raw.reserved_peak_bytes;
+        counts.mappings = raw.mappings;
+        counts.mappings_peak = raw.mappings_peak;
+        counts.handles = raw.handles;
+        counts.host_waits = raw.host_waits;
+        counts.modelled_ns = raw.modelled_ns;
+        counts.calls_after_lost = raw.calls_after_lost;
+        counts
+    }
+
     /// Calls of one kind that were done. A malloc is one of `cuMemAlloc`, or one that a pool made.
     pub fn of(&self, call: Call) -> u64 {
         self.raw.done[call as usize]

@@ -55,8 +55,7 @@ fn synchronize_device(cuda: &Cuda) -> Result<(), TargetError> {
 #[derive(Debug)]
 pub struct EmulatedCuda {
     cuda: Cuda,
-    /// What opening the driver took: its trial makes calls, too.
-    opened: Counts,
+    /// What the program has before there is an allocator: its context.
     held: Held,
     // The last to go: the driver gives its context back before.
     library: FreshDevice,
@@ -71,9 +70,10 @@ impl EmulatedCuda {
         let config = config.with_backing(Backing::Software).with_execution(Execution::AtCall);
         let library = concertina_libcuda::load()?.fresh(&config)?;
         let cuda = Cuda::open(DEVICE as usize)?;
-        let opened = library.counts(DEVICE)?.to_emulator();
         let held = library.held(DEVICE)?;
-        Ok(Self { cuda, opened, held, library })
+        // The trial at the opening made calls, too.
+        library.restart_counts(DEVICE)?;
+        Ok(Self { cuda, held, library })
     }
 }
 
@@ -84,8 +84,7 @@ impl ReplayDevice for EmulatedCuda {
 
     fn counts(&self) -> Counts {
         // There is a device 0 as long as this lives.
-        let counts = self.library.counts(DEVICE).map(|counts| counts.to_emulator());
-        counts.unwrap_or_default().since(&self.opened)
+        self.library.counts(DEVICE).map(|counts| counts.to_emulator()).unwrap_or_default()
     }
 
     fn resolve_range_into(&self, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {

@@ -65,18 +65,18 @@ impl Counts {
         self
     }
 
-    /// What came since `earlier`: calls, waits and times. Bytes, mappings, handles and their peaks stay as they are.
-    #[must_use]
-    pub fn since(mut self, earlier: &Self) -> Self {
-        for index in 0..Call::COUNT {
-            self.done[index] = self.done[index].saturating_sub(earlier.done[index]);
-            self.failed[index] = self.failed[index].saturating_sub(earlier.failed[index]);
-            self.time_ns[index] = self.time_ns[index].saturating_sub(earlier.time_ns[index]);
+    /// Counted from now on: no calls, no times, and what is taken now as the peaks.
+    pub(crate) fn restarted(&self) -> Self {
+        Self {
+            mapped_bytes: self.mapped_bytes,
+            mapped_peak_bytes: self.mapped_bytes,
+            reserved_bytes: self.reserved_bytes,
+            reserved_peak_bytes: self.reserved_bytes,
+            mappings: self.mappings,
+            mappings_peak: self.mappings,
+            handles: self.handles,
+            ..Self::default()
         }
-        self.host_waits = self.host_waits.saturating_sub(earlier.host_waits);
-        self.modelled_ns = self.modelled_ns.saturating_sub(earlier.modelled_ns);
-        self.calls_after_lost = self.calls_after_lost.saturating_sub(earlier.calls_after_lost);
-        self
     }
 
     /// Each kind with how many calls of it were done; the kind has its name.

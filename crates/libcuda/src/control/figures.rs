@@ -8,7 +8,7 @@ use concertina_vmm::Call;
 
 use crate::abi::{RawCounts, RawHeld};
 
-/// Calls, modelled time and memory of one device since the last reset, as the emulator below counted them.
+/// Calls, modelled time and memory of one device since the last reset, or since the counting was restarted, as the emulator below counted them.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     raw: RawCounts,

@@ -102,6 +102,14 @@ impl Library {
         Ok(Counts::new(unsafe { raw.assume_init() }))
     }
 
+    /// Counts on a device from 0 again, and peaks from what is taken now: to leave out what a program's start took.
+    ///
+    /// # Errors
+    /// If there is no such device, or none yet.
+    pub fn restart_counts(&self, device: u32) -> Result<(), ControlError> {
+        self.done("restart_counts", (self.functions.restart_counts)(device))
+    }
+
     /// What a device holds for the program: at the end, the leaks. Waits for all work first, and lets the pools give back
     /// what nobody has.
     ///

@@ -20,8 +20,8 @@ const VARIABLE: &str = "CONCERTINA_LIBCUDA";
 /// of CUDA. Later calls give the same library.
 ///
 /// The file is the one that the environment variable `CONCERTINA_LIBCUDA` names; else `libconcertina_libcuda.so` in the
-/// `deps` of the running program's directory, in that itself, in the `deps` of the one above, or in that: where cargo puts it for programs, tests
-/// and examples.
+/// `deps` of the running program's directory, in that itself, in the `deps` of the one above, or in that: where cargo puts
+/// it for programs, tests and examples.
 ///
 /// # Errors
 /// If the file is not found or can't be opened, is of another build, or another `libcuda.so` came first.

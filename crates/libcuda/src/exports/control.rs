@@ -100,6 +100,18 @@ extern "C" fn concertina_libcuda_counts(device: u32, counts: Out<'_, RawCounts>)
     answer(tell())
 }
 
+/// The emulator of one device counts from 0 again, and its peaks from what is taken now.
+#[unsafe(no_mangle)]
+extern "C" fn concertina_libcuda_restart_counts(device: u32) -> u32 {
+    let restart = || {
+        let machine = installed()?;
+        let device = machine.devices.get(device as usize).ok_or(Code::INVALID_DEVICE)?;
+        device.memory.emulator.restart_counts();
+        Ok(())
+    };
+    answer(restart())
+}
+
 /// What one device holds for the program, after all work is done and the pools have given back what nobody has.
 #[unsafe(no_mangle)]
 extern "C" fn concertina_libcuda_held(device: u32, held: Out<'_, RawHeld>) -> u32 {

@@ -76,6 +76,14 @@ impl DeviceSpec {
         Ok(config)
     }
 
+    /// The emulated libcuda's configuration for such a trace.
+    ///
+    /// # Errors
+    /// As [`DeviceSpec::config`].
+    pub fn cuda_config(&self, live_peak_bytes: u64) -> Result<DeviceConfig, ConfigError> {
+        Ok(self.as_cuda(&self.config(live_peak_bytes)?))
+    }
+
     /// The same device as the emulated libcuda takes it.
     pub(crate) fn as_cuda(&self, config: &EmulatorConfig) -> DeviceConfig {
         DeviceConfig {

@@ -27,6 +27,7 @@ pub mod counted;
 pub mod cuda_device;
 pub mod device;
 pub mod outcome;
+pub mod probe;
 pub mod size;
 mod targets;
 

@@ -52,6 +52,12 @@ pub(crate) enum XtaskError {
         /// The option.
         option: &'static str,
     },
+    /// The device could not be measured.
+    #[error("can't measure the device: {reason}")]
+    Probe {
+        /// What the driver says.
+        reason: String,
+    },
     /// A run that could not begin.
     #[error(transparent)]
     Case(#[from] CaseError),
@@ -106,6 +112,7 @@ impl XtaskError {
                 ExitCode::from(2)
             }
             Self::Case(CaseError::SetUp { .. })
+            | Self::Probe { .. }
             | Self::Defects { .. }
             | Self::Start { .. }
             | Self::Step { .. }

@@ -134,6 +134,22 @@ fn the_way_through_libcuda_gives_the_same_figures() {
     assert!(text.contains("device             emulated-cuda, 80 GiB"), "{text}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_probe_writes_a_cost_table_that_bench_reads() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("measured.toml");
+    let path = path.to_str().expect("UTF-8");
+    let text =
+        xtask(&["probe", "--device", "emulated-cuda", "--repeat", "3", "--name", "here", "--out", path]);
+    assert!(text.contains("of no GPU") && text.lines().any(|line| line.starts_with("set_access")), "{text}");
+    let written = std::fs::read_to_string(path).expect("written");
+    assert!(written.starts_with("# Measured by `cargo xtask probe` on 20"), "{written}");
+    let outcomes = json(&["s1", "--allocators", "direct", "--cost-table", path]);
+    assert_eq!(outcomes[0]["cost_table"], "here");
+    assert!(outcomes[0]["modelled_driver_ns"].as_u64() > Some(0));
+}
+
 #[test]
 fn replay_shows_what_happened_at_the_marks() {
     let text = xtask(&["replay", "s1", "--allocator", "direct"]);

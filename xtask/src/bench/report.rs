@@ -94,7 +94,8 @@ fn legend(device: &DeviceArgs) -> String {
 live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
 driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
 times that the host waited for the device. k: thousands (all digits with --json). Driver ms are
-{times}. ns/event is this host's time, the driver included.
+{times}.
+ns/event is this host's time, the driver included.
 Device: {line}.
 More: docs/bench.md, benches/README.md.
 "

@@ -3,13 +3,15 @@
 //! Main types: [`Case`], [`Run`], [`CaseError`]. Neighbours: `targets` makes the allocator, `concertina_trace` replays,
 //! `outcome` names the figures.
 
-use concertina_emulator::{ConfigError, Emulator, EmulatorConfig};
+use concertina_emulator::{ConfigError, Emulator};
 use concertina_trace::target::TargetError;
 use concertina_trace::{FailureCause, LoadedTrace, MarkReport, Replay, ReplayReport};
 use concertina_vmm::Call;
 
+use crate::bench_device::BenchDevice;
 use crate::catalogue::{AllocatorName, PolicyName};
-use crate::device::DeviceSpec;
+use crate::cuda_device::{CudaError, EmulatedCuda, RealCuda};
+use crate::device::{DeviceKind, DeviceSpec};
 use crate::outcome::{Failure, Fences, Outcome};
 use crate::targets;
 
@@ -46,6 +48,12 @@ pub enum CaseError {
     /// No device can be as asked.
     #[error("the device can't be made: {0}")]
     Device(#[from] ConfigError),
+    /// There is no CUDA device, real or emulated, as asked.
+    #[error("no CUDA device: {0}")]
+    Cuda(#[from] CudaError),
+    /// A real device tells nothing that could be checked.
+    #[error("nothing can be checked on a GPU: its page tables can't be read; use --device emulated-cuda")]
+    Unchecked,
     /// The allocator could not be set up on the device.
     #[error("{allocator} can't be set up: {error}")]
     SetUp {
@@ -63,7 +71,7 @@ impl Case<'_> {
     /// # Errors
     /// If device or allocator can't be made. A replay that stops early is an outcome.
     pub fn run(&self) -> Result<Run, CaseError> {
-        self.replay(|trace, emulator| Replay::new(trace, emulator))
+        self.replay(Look::Away)
     }
 
     /// Replays the trace and looks at every block through the device's page tables; not timed.
@@ -71,19 +79,35 @@ impl Case<'_> {
     /// # Errors
     /// As [`Case::run`].
     pub fn check(&self) -> Result<Run, CaseError> {
-        self.replay(|trace, emulator| Replay::new(trace, emulator).checked(ALIGNMENT_BYTES))
+        self.replay(Look::AtBlocks)
     }
 
-    fn replay(
-        &self,
-        prepare: impl for<'b> FnOnce(&'b LoadedTrace, &'b Emulator) -> Replay<'b>,
-    ) -> Result<Run, CaseError> {
+    fn replay(&self, look: Look) -> Result<Run, CaseError> {
+        let kind = self.device.kind;
+        if kind == DeviceKind::Cuda {
+            if look == Look::AtBlocks {
+                return Err(CaseError::Unchecked);
+            }
+            let device = RealCuda::open()?;
+            let size = Size { capacity: device.capacity_bytes(), granularity: device.granularity_bytes() };
+            return self.on(&device, size, look);
+        }
         let config = self.device.config(self.trace.live_peak().bytes)?;
-        let emulator = Emulator::new(config.clone())?;
-        let replay = prepare(self.trace, &emulator);
-        let report = targets::replay(self, &emulator, &replay)?;
-        let defect = defect_at_end(&report, &emulator);
-        let mut run = self.describe(&config, report);
+        let size = Size { capacity: config.capacity_bytes, granularity: config.granularity_bytes };
+        if kind == DeviceKind::EmulatedCuda {
+            return self.on(&EmulatedCuda::new(self.device.as_cuda(&config))?, size, look);
+        }
+        self.on(&Emulator::new(config)?, size, look)
+    }
+
+    fn on<D: BenchDevice>(&self, device: &D, size: Size, look: Look) -> Result<Run, CaseError> {
+        let replay = match look {
+            Look::Away => Replay::new(self.trace, device),
+            Look::AtBlocks => Replay::new(self.trace, device).checked(ALIGNMENT_BYTES),
+        };
+        let report = targets::replay(self, device, &replay)?;
+        let defect = defect_at_end(&report, device);
+        let mut run = self.describe(size, report);
         if let (Some(error), None) = (defect, run.outcome.failure) {
             run.outcome.completed = false;
             run.outcome.failure = Some(Failure::Failed);
@@ -93,19 +117,21 @@ impl Case<'_> {
         Ok(run)
     }
 
-    fn describe(&self, config: &EmulatorConfig, report: ReplayReport) -> Run {
+    fn describe(&self, size: Size, report: ReplayReport) -> Run {
         let counts = report.counts;
         let over_live = |bytes: u64| bytes as f64 / report.live_peak_bytes.max(1) as f64;
         let events = report.events as u64;
+        // Nobody models a GPU: what its calls took was measured.
+        let measured = self.device.kind == DeviceKind::Cuda;
         let outcome = Outcome {
             trace: self.trace.name().to_owned(),
             allocator: self.allocator.name().to_owned(),
             policy: self.allocator.has_policy().then(|| self.policy.name().to_owned()),
-            device: "emulated".to_owned(),
-            capacity_bytes: config.capacity_bytes,
-            granularity_bytes: config.granularity_bytes,
+            device: self.device.kind.name().to_owned(),
+            capacity_bytes: size.capacity,
+            granularity_bytes: size.granularity,
             event_lag: self.device.event_lag,
-            cost_table: config.cost_table.name.clone(),
+            cost_table: if measured { "none".to_owned() } else { self.device.cost_table.name.clone() },
             events,
             live_peak_bytes: report.live_peak_bytes,
             mapped_peak_bytes: counts.mapped_peak_bytes,
@@ -121,7 +147,8 @@ impl Case<'_> {
             driver_calls_by_mark: report.marks.iter().map(MarkReport::memory_calls).collect(),
             marks: report.marks.iter().map(|mark| mark.label.to_string()).collect(),
             fences: Fences { records: counts.of(Call::EventRecord), waits: counts.of(Call::StreamWait) },
-            modelled_driver_ns: counts.modelled_ns,
+            modelled_driver_ns: if measured { 0 } else { counts.modelled_ns },
+            measured_driver_ns: measured.then_some(counts.modelled_ns),
             host_waits: counts.host_waits,
             host_ns_per_event: report.host_ns.unwrap_or(0) as f64 / events.max(1) as f64,
         };
@@ -129,6 +156,20 @@ impl Case<'_> {
             MarkReport { label: "end".into(), event: report.events, live_bytes: report.live_bytes, counts };
         Run { outcome, marks: report.marks, end }
     }
+}
+
+/// Whether a replay looks at each block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Away,
+    AtBlocks,
+}
+
+/// Bytes of a device, and of its pages.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    capacity: u64,
+    granularity: u64,
 }
 
 fn kind_of(cause: &FailureCause) -> Failure {
@@ -141,13 +182,8 @@ fn kind_of(cause: &FailureCause) -> Failure {
 
 /// What is wrong although the trace ended well: blocks that could not be freed, rules of the driver that were broken,
 /// memory that was not given back when the allocator was dropped.
-fn defect_at_end(report: &ReplayReport, emulator: &Emulator) -> Option<String> {
-    if let Some(error) = &report.cleanup_failure {
-        return Some(format!("a block could not be freed at the end: {error}"));
-    }
-    if let Some(rule) = emulator.broken_rules().first() {
-        return Some(format!("a rule of the driver was broken: {rule}"));
-    }
-    let held = emulator.leaks();
-    (!held.is_empty()).then(|| format!("not given back at drop: {held}"))
+fn defect_at_end(report: &ReplayReport, device: &impl BenchDevice) -> Option<String> {
+    let cleanup = report.cleanup_failure.as_ref();
+    let cleanup = cleanup.map(|error| format!("a block could not be freed at the end: {error}"));
+    cleanup.or_else(|| device.defect_at_end())
 }

@@ -3,25 +3,25 @@
 //! Main types: [`ConcertinaTarget`]. Neighbours: `targets` makes it; `concertina_trace` replays on it.
 
 use concertina::{Address, Allocation, Allocator, Config, Error, Layout, Policy, Stream};
-use concertina_emulator::{EmulatedStream, Emulator};
 use concertina_trace::target::{ReplayTarget, TargetError};
 
+use crate::bench_device::{BenchDevice, StreamOf};
 use crate::catalogue::PolicyName;
 
 /// An allocator as a program holds it: through its face, with handles that free themselves.
 #[derive(Debug)]
-pub struct ConcertinaTarget {
-    emulator: Emulator,
-    allocator: Allocator<Emulator>,
+pub struct ConcertinaTarget<'a, D: BenchDevice> {
+    device: &'a D,
+    allocator: Allocator<D::Driver>,
     /// By the trace's number.
-    streams: Vec<TraceStream>,
+    streams: Vec<TraceStream<D>>,
 }
 
 /// A stream of the trace, as the device and as the allocator know it.
 #[derive(Debug)]
-struct TraceStream {
-    device: EmulatedStream,
-    registered: Stream<Emulator>,
+struct TraceStream<D: BenchDevice> {
+    device: StreamOf<D>,
+    registered: Stream<D::Driver>,
 }
 
 impl From<PolicyName> for Policy {
@@ -33,34 +33,35 @@ impl From<PolicyName> for Policy {
     }
 }
 
-impl ConcertinaTarget {
+impl<'a, D: BenchDevice> ConcertinaTarget<'a, D> {
     /// An allocator of this policy on the device, otherwise with the default settings.
     ///
     /// # Errors
     /// What the allocator says.
-    pub fn new(emulator: &Emulator, policy: PolicyName) -> Result<Self, TargetError> {
+    pub fn new(device: &'a D, policy: PolicyName) -> Result<Self, TargetError> {
         let config = Config::builder().name("bench").policy(policy.into()).build();
-        let allocator = Allocator::new(emulator.clone(), config).map_err(refused)?;
-        Ok(Self { emulator: emulator.clone(), allocator, streams: Vec::new() })
+        let allocator = Allocator::new(device.driver().clone(), config).map_err(refused)?;
+        Ok(Self { device, allocator, streams: Vec::new() })
     }
 
     /// The allocator behind it.
-    pub fn allocator(&self) -> &Allocator<Emulator> {
+    pub fn allocator(&self) -> &Allocator<D::Driver> {
         &self.allocator
     }
 
     /// Registers streams up to this number, if the trace has not met them before.
-    fn meet(&mut self, stream: u32) {
+    fn meet(&mut self, stream: u32) -> Result<(), TargetError> {
         while self.streams.len() <= stream as usize {
-            let device = self.emulator.stream();
+            let device = self.device.new_stream()?;
             let registered = self.allocator.register_stream(device.clone());
             self.streams.push(TraceStream { device, registered });
         }
+        Ok(())
     }
 
-    fn stream(&mut self, stream: u32) -> &TraceStream {
-        self.meet(stream);
-        &self.streams[stream as usize]
+    fn stream(&mut self, stream: u32) -> Result<&TraceStream<D>, TargetError> {
+        self.meet(stream)?;
+        Ok(&self.streams[stream as usize])
     }
 }
 
@@ -72,11 +73,11 @@ fn refused(error: Error) -> TargetError {
     }
 }
 
-impl ReplayTarget for ConcertinaTarget {
-    type Block = Allocation<Emulator>;
+impl<D: BenchDevice> ReplayTarget for ConcertinaTarget<'_, D> {
+    type Block = Allocation<D::Driver>;
 
     fn allocate(&mut self, bytes: u64, stream: u32) -> Result<Self::Block, TargetError> {
-        self.meet(stream);
+        self.meet(stream)?;
         let stream = &self.streams[stream as usize].registered;
         self.allocator.allocate(Layout::new(bytes), stream).map_err(refused)
     }
@@ -91,11 +92,11 @@ impl ReplayTarget for ConcertinaTarget {
     }
 
     fn record_stream(&mut self, block: &mut Self::Block, stream: u32) -> Result<(), TargetError> {
-        block.record_stream(&self.stream(stream).registered).map_err(refused)
+        block.record_stream(&self.stream(stream)?.registered).map_err(refused)
     }
 
     fn stream_wait(&mut self, stream: u32, on: u32) -> Result<(), TargetError> {
-        self.meet(stream.max(on));
+        self.meet(stream.max(on))?;
         let on = &self.streams[on as usize].registered;
         self.streams[stream as usize].registered.note_wait(on);
         Ok(())
@@ -104,13 +105,13 @@ impl ReplayTarget for ConcertinaTarget {
     fn synchronize(&mut self, stream: Option<u32>) -> Result<(), TargetError> {
         match stream {
             Some(stream) => {
-                self.meet(stream);
+                self.meet(stream)?;
                 let stream = &self.streams[stream as usize];
-                self.emulator.synchronize_stream(&stream.device);
+                self.device.synchronize_stream(&stream.device)?;
                 stream.registered.note_synchronized();
             }
             None => {
-                self.emulator.synchronize_device();
+                self.device.synchronize_device()?;
                 self.allocator.note_device_synchronized();
             }
         }

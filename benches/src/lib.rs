@@ -19,18 +19,25 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench_device;
 pub mod case;
 pub mod catalogue;
 pub mod concertina_target;
+pub mod counted;
+pub mod cuda_device;
 pub mod device;
 pub mod outcome;
+pub mod probe;
 pub mod size;
 mod targets;
 
+pub use bench_device::BenchDevice;
 pub use case::{Case, CaseError, Run};
 pub use catalogue::{AllocatorName, PolicyName, TraceFile, UnknownAllocator, UnknownPolicy, UnknownTrace};
 pub use concertina_target::ConcertinaTarget;
-pub use device::DeviceSpec;
+pub use counted::Counted;
+pub use cuda_device::{CudaError, EmulatedCuda, RealCuda};
+pub use device::{DeviceKind, DeviceSpec};
 pub use outcome::{Failure, Fences, Outcome};
 pub use size::{Capacity, Granularity, SizeError};
 

@@ -15,7 +15,7 @@ pub struct Outcome {
     pub allocator: String,
     /// The policy's name, for allocators that have one.
     pub policy: Option<String>,
-    /// Which device: `emulated`.
+    /// Which device: `emulated`, `emulated-cuda` or `cuda`.
     pub device: String,
     /// Memory of the device in bytes.
     pub capacity_bytes: u64,
@@ -60,6 +60,9 @@ pub struct Outcome {
     pub fences: Fences,
     /// Modelled time of all driver calls, in nanoseconds.
     pub modelled_driver_ns: u64,
+    /// Measured time of all driver calls, in nanoseconds: on a GPU only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_driver_ns: Option<u64>,
     /// Times that the allocator made the host wait.
     pub host_waits: u64,
     /// Time of the replay over its events, in nanoseconds.

@@ -4,34 +4,38 @@
 //! a name in `catalogue` and an arm here.
 
 use concertina_baselines::Direct;
-use concertina_emulator::Emulator;
-use concertina_trace::target::ReplayTarget;
+use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{Replay, ReplayReport};
 
+use crate::bench_device::BenchDevice;
 use crate::case::{Case, CaseError};
 use crate::catalogue::AllocatorName;
 use crate::concertina_target::ConcertinaTarget;
 
 /// Makes the case's allocator on the device, replays, and drops the allocator.
-pub(crate) fn replay(
+pub(crate) fn replay<D: BenchDevice>(
     case: &Case<'_>,
-    emulator: &Emulator,
+    device: &D,
     replay: &Replay<'_>,
 ) -> Result<ReplayReport, CaseError> {
     let allocator = case.allocator;
-    match allocator {
-        AllocatorName::Direct => Ok(on(Direct::new(emulator.clone()), emulator, replay)),
+    let failed = |error: TargetError| CaseError::SetUp { allocator, error };
+    let (report, waited) = match allocator {
+        AllocatorName::Direct => on(Direct::new(device.driver().clone()), device, replay),
         AllocatorName::Concertina => {
-            let target = ConcertinaTarget::new(emulator, case.policy);
-            let target = target.map_err(|error| CaseError::SetUp { allocator, error })?;
-            Ok(on(target, emulator, replay))
+            on(ConcertinaTarget::new(device, case.policy).map_err(failed)?, device, replay)
         }
-    }
+    };
+    waited.map_err(failed)?;
+    Ok(report)
 }
 
-fn on<T: ReplayTarget>(mut target: T, emulator: &Emulator, replay: &Replay<'_>) -> ReplayReport {
+fn on<D: BenchDevice>(
+    mut target: impl ReplayTarget,
+    device: &D,
+    replay: &Replay<'_>,
+) -> (ReplayReport, Result<(), TargetError>) {
     let report = replay.run(&mut target);
     // A program that ends waits for its device; then everything can be given back.
-    emulator.synchronize_device();
-    report
+    (report, device.synchronize_device())
 }

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use concertina_bench::{
-    AllocatorName, Capacity, Case, DeviceSpec, Granularity, Outcome, PolicyName, TraceFile,
+    AllocatorName, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Granularity, Outcome, PolicyName,
+    TraceFile,
 };
 use concertina_emulator::CostTable;
 use concertina_trace::LoadedTrace;
@@ -26,7 +27,9 @@ pub(crate) use report::shortened;
   cargo xtask bench t1 s7 --policy both                 two traces, both policies
   cargo xtask bench t7 --capacity 1.02x                 a device of 1.02 times what lives at once
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
-  cargo xtask bench my.trace.zst --cost-table a100      a trace of your own")]
+  cargo xtask bench my.trace.zst --cost-table a100      a trace of your own
+  cargo xtask bench t1 --device emulated-cuda           through the crate cuda, over an emulated libcuda
+  cargo xtask bench t1 --device cuda                    on this machine's GPU")]
 pub(crate) struct BenchArgs {
     /// Traces: names of bundled ones, long (t1_gpt2_train) or short (t1), or files [default: all bundled].
     #[arg(value_name = "TRACES")]
@@ -55,7 +58,7 @@ pub(crate) struct BenchArgs {
 /// The device that a trace is replayed on.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// The device.
+    /// The device. With `cuda`, the options below are not for it.
     #[arg(long, value_enum, default_value_t = DeviceName::Emulated)]
     pub(crate) device: DeviceName,
 
@@ -74,6 +77,10 @@ pub(crate) struct DeviceArgs {
     /// What driver calls cost: h100, a100 or a TOML file.
     #[arg(long, value_name = "TABLE", default_value = "h100")]
     pub(crate) cost_table: String,
+
+    /// Most mappings at once; no limit if not given.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_mappings: Option<u64>,
 }
 
 /// Which device.
@@ -81,6 +88,20 @@ pub(crate) struct DeviceArgs {
 pub(crate) enum DeviceName {
     /// The emulated CUDA device: bookkeeping, no GPU.
     Emulated,
+    /// The same behind an emulated libcuda, called by the crate cuda: as a GPU would be.
+    EmulatedCuda,
+    /// GPU 0 of this machine.
+    Cuda,
+}
+
+impl From<DeviceName> for DeviceKind {
+    fn from(name: DeviceName) -> Self {
+        match name {
+            DeviceName::Emulated => Self::Emulated,
+            DeviceName::EmulatedCuda => Self::EmulatedCuda,
+            DeviceName::Cuda => Self::Cuda,
+        }
+    }
 }
 
 /// Which policies of Concertina.
@@ -111,6 +132,9 @@ impl PolicyChoice {
 /// Bad input, an allocator that failed, or a file that can't be written.
 pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
     let device = args.device.spec()?;
+    if args.check && device.kind == DeviceKind::Cuda {
+        return Err(CaseError::Unchecked.into());
+    }
     let traces = load(&args.traces)?;
     for trace in &traces {
         device.config(trace.live_peak().bytes)?;
@@ -177,17 +201,41 @@ impl DeviceArgs {
     /// The device that is described.
     ///
     /// # Errors
-    /// A cost table that can't be read.
+    /// A cost table that can't be read, or an option that a GPU doesn't take.
     pub(crate) fn spec(&self) -> Result<DeviceSpec, XtaskError> {
         let cost_table = match self.cost_table.as_str() {
             "h100" => CostTable::h100(),
             "a100" => CostTable::a100(),
             file => CostTable::from_file(file)?,
         };
-        let DeviceName::Emulated = self.device;
-        let (capacity, granularity, event_lag) = (self.capacity, self.granularity, self.event_lag);
-        Ok(DeviceSpec { capacity, granularity, event_lag, cost_table })
+        let spec = DeviceSpec {
+            kind: self.device.into(),
+            capacity: self.capacity,
+            granularity: self.granularity,
+            event_lag: self.event_lag,
+            cost_table,
+            max_mappings: self.max_mappings,
+        };
+        if spec.kind == DeviceKind::Cuda
+            && let Some(option) = given(&spec)
+        {
+            return Err(XtaskError::NotForGpu { option });
+        }
+        Ok(spec)
     }
+}
+
+/// The first option that describes an emulated device, if one was given.
+fn given(spec: &DeviceSpec) -> Option<&'static str> {
+    let default = DeviceSpec::default();
+    let options = [
+        ("--capacity", spec.capacity != default.capacity),
+        ("--granularity", spec.granularity != default.granularity),
+        ("--event-lag", spec.event_lag != default.event_lag),
+        ("--cost-table", spec.cost_table != default.cost_table),
+        ("--max-mappings", spec.max_mappings != default.max_mappings),
+    ];
+    options.into_iter().find_map(|(option, given)| given.then_some(option))
 }
 
 /// The file that `--json` names, opened before the runs so that they are not in vain.

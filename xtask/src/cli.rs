@@ -5,7 +5,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, ci, replay, test, tidy, trace};
+use crate::{bench, ci, probe, replay, test, tidy, trace};
 
 /// Bench, replay, test and check Concertina, an allocator for GPU memory on CUDA virtual memory.
 #[derive(Debug, Parser)]
@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     /// Replay one trace on one allocator and print what happened at each mark.
     Replay(replay::ReplayArgs),
+    /// Measure what the calls of a CUDA driver cost.
+    Probe(probe::ProbeArgs),
     /// Look at traces, make them, convert them.
     Trace(trace::TraceArgs),
     /// Run all tests.

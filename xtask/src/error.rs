@@ -46,6 +46,18 @@ pub(crate) enum XtaskError {
     /// A device that can't be.
     #[error("the device can't be made: {0}")]
     Device(#[from] ConfigError),
+    /// An option that describes an emulated device, for a real one.
+    #[error("{option} describes an emulated device; with --device cuda leave it out")]
+    NotForGpu {
+        /// The option.
+        option: &'static str,
+    },
+    /// The device could not be measured.
+    #[error("can't measure the device: {reason}")]
+    Probe {
+        /// What the driver says.
+        reason: String,
+    },
     /// A run that could not begin.
     #[error(transparent)]
     Case(#[from] CaseError),
@@ -95,8 +107,12 @@ impl XtaskError {
             | Self::WriteTrace { .. }
             | Self::CostTable(_)
             | Self::Device(_)
-            | Self::Case(CaseError::Device(_)) => ExitCode::from(2),
+            | Self::NotForGpu { .. }
+            | Self::Case(CaseError::Device(_) | CaseError::Cuda(_) | CaseError::Unchecked) => {
+                ExitCode::from(2)
+            }
             Self::Case(CaseError::SetUp { .. })
+            | Self::Probe { .. }
             | Self::Defects { .. }
             | Self::Start { .. }
             | Self::Step { .. }

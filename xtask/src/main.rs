@@ -9,6 +9,7 @@ mod ci;
 mod cli;
 mod error;
 mod figures;
+mod probe;
 mod process;
 mod replay;
 mod test;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let root = process::repository_root();
     let result = match cli.command {
         Command::Bench(args) => bench::run(args),
+        Command::Probe(args) => probe::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Test(args) => test::run(&root, args),

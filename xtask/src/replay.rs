@@ -19,7 +19,8 @@ use crate::figures::{self, Column, bytes, count, milliseconds, table};
 #[command(after_help = "Examples:
   cargo xtask replay t1                                what concertina did at each mark
   cargo xtask replay s2 --allocator direct             the same trace on cudaMalloc
-  cargo xtask replay t7 --marks 0 --capacity 1.02x     every mark, on a tight device")]
+  cargo xtask replay t7 --marks 0 --capacity 1.02x     every mark, on a tight device
+  cargo xtask replay t1 --device emulated-cuda         through the crate cuda, over an emulated libcuda")]
 pub(crate) struct ReplayArgs {
     /// A bundled trace's name, long (t1_gpt2_train) or short (t1), or a file.
     #[arg(value_name = "TRACE")]
@@ -119,7 +120,7 @@ fn print_totals(run: &Run) {
     let outcome = &run.outcome;
     let policy = outcome.policy.as_ref().map(|policy| format!(", {policy}")).unwrap_or_default();
     println!("\n{} on {}{policy}", outcome.trace, outcome.allocator);
-    println!("device             emulated, {}", bytes(outcome.capacity_bytes));
+    println!("device             {}, {}", outcome.device, bytes(outcome.capacity_bytes));
     if let (Some(event), Some(error)) = (outcome.failed_at_event, &outcome.error) {
         println!("stopped            at event {}: {error}", count(event));
     }
@@ -150,11 +151,14 @@ fn print_totals(run: &Run) {
         count(outcome.fences.waits)
     );
     println!("host waits         {}", count(outcome.host_waits));
-    println!(
-        "driver time        {} ms, modelled from the cost table {}",
-        milliseconds(outcome.modelled_driver_ns),
-        outcome.cost_table
-    );
+    match outcome.measured_driver_ns {
+        Some(ns) => println!("driver time        {} ms, measured", milliseconds(ns)),
+        None => println!(
+            "driver time        {} ms, modelled from the cost table {}",
+            milliseconds(outcome.modelled_driver_ns),
+            outcome.cost_table
+        ),
+    }
     println!("host time          {:.0} ns an event on this machine", outcome.host_ns_per_event);
 }
 

@@ -117,6 +117,39 @@ fn a_trace_of_your_own_and_a_cost_table_of_your_own() {
     assert_eq!(outcomes[0]["cost_table"], "mine");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_way_through_libcuda_gives_the_same_figures() {
+    let options = ["s3", "--policy", "both", "--check", "--event-lag", "10", "--device"];
+    let [direct, through_libcuda] =
+        ["emulated", "emulated-cuda"].map(|device| json(&[&options[..], &[device]].concat()));
+    assert_eq!((direct.len(), through_libcuda.len()), (3, 3));
+    for (ours, theirs) in direct.iter().zip(&through_libcuda) {
+        assert_eq!((&ours["device"], &theirs["device"]), (&"emulated".into(), &"emulated-cuda".into()));
+        for key in keys(ours).into_iter().filter(|key| !["device", "host_ns_per_event"].contains(key)) {
+            assert_eq!(ours[key], theirs[key], "{key}");
+        }
+    }
+    let text = xtask(&["replay", "s3", "--device", "emulated-cuda"]);
+    assert!(text.contains("device             emulated-cuda, 80 GiB"), "{text}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_probe_writes_a_cost_table_that_bench_reads() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("measured.toml");
+    let path = path.to_str().expect("UTF-8");
+    let text =
+        xtask(&["probe", "--device", "emulated-cuda", "--repeat", "3", "--name", "here", "--out", path]);
+    assert!(text.contains("of no GPU") && text.lines().any(|line| line.starts_with("set_access")), "{text}");
+    let written = std::fs::read_to_string(path).expect("written");
+    assert!(written.starts_with("# Measured by `cargo xtask probe` on 20"), "{written}");
+    let outcomes = json(&["s1", "--allocators", "direct", "--cost-table", path]);
+    assert_eq!(outcomes[0]["cost_table"], "here");
+    assert!(outcomes[0]["modelled_driver_ns"].as_u64() > Some(0));
+}
+
 #[test]
 fn replay_shows_what_happened_at_the_marks() {
     let text = xtask(&["replay", "s1", "--allocator", "direct"]);

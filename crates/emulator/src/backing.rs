@@ -25,6 +25,11 @@ impl BackingId {
     pub const fn to_raw(self) -> u64 {
         self.0.to_raw()
     }
+
+    /// The memory that had this number, for whoever gets numbers from elsewhere.
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(Key::from_raw(raw))
+    }
 }
 
 impl fmt::Debug for BackingId {

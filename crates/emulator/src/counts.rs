@@ -57,6 +57,28 @@ impl Counts {
         self.iter().filter(|(call, _)| call.is_memory_call()).map(|(_, count)| count).sum()
     }
 
+    /// The same with other figures for the calls of one kind, for whoever gets them from elsewhere; times in nanoseconds.
+    #[must_use]
+    pub fn with_calls(mut self, call: Call, done: u64, failed: u64, modelled_ns: u64) -> Self {
+        let index = call as usize;
+        (self.done[index], self.failed[index], self.time_ns[index]) = (done, failed, modelled_ns);
+        self
+    }
+
+    /// Counted from now on: no calls, no times, and what is taken now as the peaks.
+    pub(crate) fn restarted(&self) -> Self {
+        Self {
+            mapped_bytes: self.mapped_bytes,
+            mapped_peak_bytes: self.mapped_bytes,
+            reserved_bytes: self.reserved_bytes,
+            reserved_peak_bytes: self.reserved_bytes,
+            mappings: self.mappings,
+            mappings_peak: self.mappings,
+            handles: self.handles,
+            ..Self::default()
+        }
+    }
+
     /// Each kind with how many calls of it were done; the kind has its name.
     pub fn iter(&self) -> impl Iterator<Item = (Call, u64)> + '_ {
         Call::ALL.iter().map(|&call| (call, self.of(call)))

@@ -89,6 +89,10 @@ impl Device {
         self.counts
     }
 
+    pub(crate) fn restart_counts(&mut self) {
+        self.counts = self.counts.restarted();
+    }
+
     fn flat(&self, call: Call) -> u64 {
         self.config.cost_table.of(call).base_ns
     }

@@ -200,9 +200,14 @@ impl Emulator {
         self.shared.lock().broken.clone()
     }
 
-    /// What was counted since the emulator was made.
+    /// What was counted since the emulator was made, or since the counting was restarted.
     pub fn counts(&self) -> Counts {
         self.shared.lock().counts()
+    }
+
+    /// Counts calls, waits and times from 0 again, and peaks from what is taken now.
+    pub fn restart_counts(&self) {
+        self.shared.lock().restart_counts();
     }
 
     /// What is taken and not given back, from the counters: at the end, the leaks.

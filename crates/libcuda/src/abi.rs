@@ -2,12 +2,12 @@
 //! functions.
 //!
 //! Main types: [`AllocationProp`], [`AccessDesc`], [`Location`], [`PoolProps`], [`RawConfig`], [`RawCounts`],
-//! [`RawHeld`], [`RawLaunch`], [`RawKernel`]. Neighbours: `exports` takes them from C, `control` gives ours from Rust.
+//! [`RawHeld`], [`RawPiece`], [`RawLaunch`], [`RawKernel`]. Neighbours: `exports` takes them from C, `control` gives ours from Rust.
 
 use core::ffi::{c_char, c_void};
 
 /// Changes whenever a control function or a struct of ours does: the two sides must be of one build.
-pub(crate) const INTERFACE: u32 = 1;
+pub(crate) const INTERFACE: u32 = 2;
 
 /// A handle that C programs hold: a number, looked up in a table, never followed.
 pub(crate) type Handle = usize;
@@ -77,6 +77,32 @@ pub(crate) struct RawConfig {
     pub(crate) max_mappings: u64,
     /// With execution at the call: operations until an event completes.
     pub(crate) event_lag: u64,
+    /// In nanoseconds.
+    pub(crate) small_malloc_ns: u64,
+    /// By `Call`.
+    pub(crate) costs: [RawCost; CALLS],
+}
+
+/// What calls of one kind cost, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RawCost {
+    pub(crate) base_ns: u64,
+    pub(crate) per_gib_ns: u64,
+    pub(crate) per_mapping_ns: u64,
+}
+
+/// A run of addresses with one answer to what is behind them.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RawPiece {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    /// The memory's number; 0 for nothing.
+    pub(crate) memory: u64,
+    pub(crate) offset_bytes: u64,
+    /// 1: the device may read and write.
+    pub(crate) accessible: u64,
 }
 
 /// What the emulator counted on one device. The arrays go by `Call`.

@@ -1,4 +1,4 @@
-//! Looks at every block that an allocator hands out, through the emulator's page tables and not through the
+//! Looks at every block that an allocator hands out, through the device's page tables and not through the
 //! allocator's eyes.
 //!
 //! Main types: `Checker`, [`Violation`], [`ViolationKind`], [`BlockPlace`]. Neighbours: `replay` calls it at each
@@ -6,9 +6,10 @@
 
 use std::fmt;
 
-use concertina_emulator::{Backing, BackingId, Emulator, Piece};
+use concertina_emulator::{Backing, BackingId, Piece};
 use concertina_vmm::Address;
 
+use crate::device::ReplayDevice;
 use crate::intervals::Intervals;
 use crate::loaded::{LoadedTrace, Step};
 
@@ -128,7 +129,7 @@ struct LiveBlock {
 /// A block that was found wrong may be left half taken over: the replay ends with the first violation.
 #[derive(Debug)]
 pub(crate) struct Checker<'a> {
-    emulator: &'a Emulator,
+    device: &'a dyn ReplayDevice,
     alignment_bytes: u64,
     /// By slot.
     live: Vec<Option<LiveBlock>>,
@@ -143,9 +144,9 @@ pub(crate) struct Checker<'a> {
 impl<'a> Checker<'a> {
     /// A checker of blocks on this device that must begin at multiples of `alignment_bytes`, with room for `slots`
     /// live ones.
-    pub(crate) fn new(emulator: &'a Emulator, slots: usize, alignment_bytes: u64) -> Self {
+    pub(crate) fn new(device: &'a dyn ReplayDevice, slots: usize, alignment_bytes: u64) -> Self {
         Self {
-            emulator,
+            device,
             alignment_bytes,
             live: std::iter::repeat_with(|| None).take(slots).collect(),
             addresses: Intervals::default(),
@@ -191,7 +192,7 @@ impl<'a> Checker<'a> {
             let address = Address::new(clash.at);
             return Err(ViolationKind::SharesAddresses { other: place_of(&self.live, clash.owner), address });
         }
-        self.emulator.resolve_range_into(place.address, place.bytes, pieces);
+        self.device.resolve_range_into(place.address, place.bytes, pieces);
         for piece in pieces.iter() {
             let Some(backing) = piece.backing else {
                 return Err(ViolationKind::NotMapped { address: piece.address });
@@ -273,7 +274,7 @@ impl<'a> Checker<'a> {
     }
 
     fn check_unchanged(&mut self, block: &LiveBlock, event: usize, line: u64) -> Result<(), Box<Violation>> {
-        self.emulator.resolve_range_into(block.place.address, block.place.bytes, &mut self.now);
+        self.device.resolve_range_into(block.place.address, block.place.bytes, &mut self.now);
         if self.now == block.pieces {
             return Ok(());
         }

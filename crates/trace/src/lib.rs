@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod checker;
+mod device;
 mod event;
 mod generator;
 mod header;
@@ -24,6 +25,7 @@ pub mod target;
 mod writer;
 
 pub use checker::{BlockPlace, Violation, ViolationKind};
+pub use device::ReplayDevice;
 pub use event::{Event, Letter};
 pub use generator::{Generator, GeneratorError, GeneratorOptions};
 pub use header::Header;

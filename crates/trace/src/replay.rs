@@ -1,13 +1,12 @@
-//! Runs a trace on an allocator over the emulated device.
+//! Runs a trace on an allocator over a device, as a rule the emulated one.
 //!
 //! Main types: [`Replay`], [`Progress`]. Neighbours: `loaded` has the trace, `target` the allocator, `checker` looks
 //! at every block if asked to, `report` takes the figures.
 
 use std::time::Instant;
 
-use concertina_emulator::Emulator;
-
 use crate::checker::Checker;
+use crate::device::ReplayDevice;
 use crate::loaded::{LoadedTrace, Step};
 use crate::report::{FailureCause, MarkReport, ReplayFailure, ReplayReport};
 use crate::target::{ReplayTarget, TargetError};
@@ -29,25 +28,25 @@ impl Progress for () {
     fn advanced(&mut self, _events: usize) {}
 }
 
-/// A replay to be run: a trace, and the emulated device that the allocator was made on.
+/// A replay to be run: a trace, and the device that the allocator was made on.
 ///
 /// Each event but a mark stands for one further operation that the program queued, which is what events of the
 /// emulator count ([`EventCompletion::AfterOperations`](concertina_emulator::EventCompletion)).
 #[derive(Debug)]
 pub struct Replay<'a> {
     trace: &'a LoadedTrace,
-    emulator: &'a Emulator,
+    device: &'a dyn ReplayDevice,
     alignment_bytes: Option<u64>,
 }
 
 impl<'a> Replay<'a> {
-    /// A replay without the checker. The emulator should be new but for the allocator: the report has all of its
+    /// A replay without the checker. The device should be new but for the allocator: the report has all of its
     /// counts.
-    pub const fn new(trace: &'a LoadedTrace, emulator: &'a Emulator) -> Self {
-        Self { trace, emulator, alignment_bytes: None }
+    pub const fn new(trace: &'a LoadedTrace, device: &'a dyn ReplayDevice) -> Self {
+        Self { trace, device, alignment_bytes: None }
     }
 
-    /// The same with the checker on: every block is looked up in the emulator's page tables, and must begin at a
+    /// The same with the checker on: every block is looked up in the device's page tables, and must begin at a
     /// multiple of `alignment_bytes`.
     #[must_use]
     pub const fn checked(mut self, alignment_bytes: u64) -> Self {
@@ -68,7 +67,7 @@ impl<'a> Replay<'a> {
     ) -> ReplayReport {
         let mut run = Run {
             trace: self.trace,
-            emulator: self.emulator,
+            device: self.device,
             target,
             blocks: Vec::new(),
             sizes: vec![0; self.trace.slot_count() as usize],
@@ -76,7 +75,7 @@ impl<'a> Replay<'a> {
             live_peak_bytes: 0,
             marks: Vec::with_capacity(self.trace.marks().len()),
             checker: self.alignment_bytes.map(|alignment_bytes| {
-                Checker::new(self.emulator, self.trace.slot_count() as usize, alignment_bytes)
+                Checker::new(self.device, self.trace.slot_count() as usize, alignment_bytes)
             }),
         };
         run.blocks.resize_with(self.trace.slot_count() as usize, || None);
@@ -90,7 +89,7 @@ impl<'a> Replay<'a> {
             live_peak_bytes: run.live_peak_bytes,
             live_bytes: run.live_bytes,
             address_peak_bytes: run.target.address_peak_bytes(),
-            counts: self.emulator.counts(),
+            counts: self.device.counts(),
             marks: std::mem::take(&mut run.marks),
             failure: failure.map(|cause| self.failure(events, cause)),
             cleanup_failure: None,
@@ -108,7 +107,7 @@ impl<'a> Replay<'a> {
 /// A replay on its way.
 struct Run<'a, T: ReplayTarget> {
     trace: &'a LoadedTrace,
-    emulator: &'a Emulator,
+    device: &'a dyn ReplayDevice,
     target: &'a mut T,
     /// By slot.
     blocks: Vec<Option<T::Block>>,
@@ -143,7 +142,7 @@ impl<T: ReplayTarget> Run<'_, T> {
             self.mark(event, number);
             return Ok(());
         }
-        self.emulator.advance(1);
+        self.device.advance(1);
         match step {
             Step::Allocate { slot, stream, bytes } => self.allocate(event, slot, stream, bytes)?,
             Step::Free { slot } => {
@@ -181,7 +180,7 @@ impl<T: ReplayTarget> Run<'_, T> {
 
     fn mark(&mut self, event: usize, number: u32) {
         let label = self.trace.marks()[number as usize].label.clone();
-        let counts = self.emulator.counts();
+        let counts = self.device.counts();
         self.marks.push(MarkReport { label, event, live_bytes: self.live_bytes, counts });
     }
 

@@ -25,7 +25,7 @@ impl From<DriverError> for TargetError {
     }
 }
 
-/// An allocator as a trace sees it, on an emulated device.
+/// An allocator as a trace sees it.
 ///
 /// Stream numbers are those of [`Step`](crate::Step): from 0 on without gaps, 0 the default stream. Whoever
 /// implements this owns the emulator's streams and makes one when a number is met first.

@@ -4,27 +4,33 @@
 
 use concertina_bench::Outcome;
 
-use super::DeviceArgs;
+use super::{DeviceArgs, DeviceName};
 use crate::figures::{self, Column, count, milliseconds, rough_count, table};
 
-/// The columns, in order. Heads of modelled figures say so.
-const COLUMNS: &[Column] = &[
-    Column::left("\ntrace"),
-    Column::left("\nallocator"),
-    Column::left("\npolicy"),
-    Column::right("live\nGB"),
-    Column::right("mapped\n/live"),
-    Column::right("addr.\n/live"),
-    Column::right("driver\ncalls"),
-    Column::right("modelled\ndriver ms"),
-    Column::right("\nfences"),
-    Column::right("host\nwaits"),
-    Column::right("ns/\nevent"),
-];
+/// The columns, in order. The head of the driver's time says whether it is modelled.
+fn columns(device: DeviceName) -> [Column; 11] {
+    let driver_time = match device {
+        DeviceName::Emulated | DeviceName::EmulatedCuda => "modelled\ndriver ms",
+        DeviceName::Cuda => "measured\ndriver ms",
+    };
+    [
+        Column::left("\ntrace"),
+        Column::left("\nallocator"),
+        Column::left("\npolicy"),
+        Column::right("live\nGB"),
+        Column::right("mapped\n/live"),
+        Column::right("addr.\n/live"),
+        Column::right("driver\ncalls"),
+        Column::right(driver_time),
+        Column::right("\nfences"),
+        Column::right("host\nwaits"),
+        Column::right("ns/\nevent"),
+    ]
+}
 
 /// The table, what failed, and the legend.
 pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
-    let mut rows = table(COLUMNS, 1);
+    let mut rows = table(&columns(device.device), 1);
     let mut last = "";
     for outcome in outcomes {
         // The name stands once for all rows of a trace.
@@ -50,7 +56,7 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         format!("{:.4}", outcome.mapped_over_live),
         format!("{:.2}", outcome.address_over_live),
         rough_count(outcome.memory_calls()),
-        milliseconds(outcome.modelled_driver_ns),
+        milliseconds(outcome.measured_driver_ns.unwrap_or(outcome.modelled_driver_ns)),
         rough_count(outcome.fences.records + outcome.fences.waits),
         rough_count(outcome.host_waits),
         format!("{:.0}", outcome.host_ns_per_event),
@@ -74,17 +80,25 @@ fn failure_line(outcome: &Outcome) -> String {
 }
 
 fn legend(device: &DeviceArgs) -> String {
+    let (times, line) = match device.device {
+        DeviceName::Cuda => ("measured on this machine's GPU".to_owned(), "cuda".to_owned()),
+        name => {
+            let times = format!("MODELLED from the cost table {}, not measured on a GPU", device.cost_table);
+            let way = if name == DeviceName::Emulated { "emulated" } else { "emulated, by libcuda" };
+            let (granularity, lag) = (device.granularity, device.event_lag);
+            (times, format!("{way}, {}, granularity {granularity}, event lag {lag}", device.capacity))
+        }
+    };
     format!(
         "
 live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
 driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
 times that the host waited for the device. k: thousands (all digits with --json). Driver ms are
-MODELLED from the cost table {}, not measured on a GPU. ns/event is this host's time, the emulated
-driver included.
-Device: emulated, {}, granularity {}, event lag {}.
+{times}.
+ns/event is this host's time, the driver included.
+Device: {line}.
 More: docs/bench.md, benches/README.md.
-",
-        device.cost_table, device.capacity, device.granularity, device.event_lag
+"
     )
 }
 
@@ -135,6 +149,7 @@ mod tests {
             marks: Vec::new(),
             fences: Fences { records: 100_000, waits: 99_999 },
             modelled_driver_ns: 99_999_900_000,
+            measured_driver_ns: None,
             host_waits: 350_000,
             host_ns_per_event: 1_234.5,
         }

@@ -33,9 +33,13 @@ pub(super) const LAYERS: &[Layer] = &[
     layer("xtask", "xtask"),
 ];
 
-/// Arrows that tests, and only tests, may draw upwards: the layers below the emulator are tested on it.
-const UPWARD_IN_TESTS: &[(&str, &str)] =
-    &[("concertina-vmm", "concertina-emulator"), ("concertina-heap", "concertina-emulator")];
+/// Arrows that tests, and only tests, may draw upwards: the layers below the emulator are tested on it, and the CUDA driver
+/// under the whole allocator.
+const UPWARD_IN_TESTS: &[(&str, &str)] = &[
+    ("concertina-vmm", "concertina-emulator"),
+    ("concertina-heap", "concertina-emulator"),
+    ("concertina-cuda", "concertina"),
+];
 
 /// What a dependency is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 //! Main types: [`DeviceConfig`], [`Backing`], [`Execution`], [`ConfigError`]. Neighbours: `Library::fresh` takes it; the
 //! emulator has its own part of it.
 
-use concertina_emulator::{EmulatorConfig, EventCompletion};
+use concertina_emulator::{CallCost, CostTable, EmulatorConfig, EventCompletion};
+use concertina_vmm::Call;
 
-use crate::abi::RawConfig;
+use crate::abi::{CALLS, RawConfig, RawCost};
 use crate::budget;
 use crate::code::{Code, Outcome};
 use crate::layout::{Layout, MAX_DEVICES};
@@ -56,6 +57,8 @@ pub struct DeviceConfig {
     pub memory_pools: bool,
     /// Whether one unmap may cover several mappings.
     pub unmap_spans_mappings: bool,
+    /// What calls cost on the virtual clock.
+    pub cost_table: CostTable,
 }
 
 impl Default for DeviceConfig {
@@ -72,6 +75,7 @@ impl Default for DeviceConfig {
             virtual_memory: true,
             memory_pools: true,
             unmap_spans_mappings: emulator.unmap_spans_mappings,
+            cost_table: emulator.cost_table,
         }
     }
 }
@@ -140,6 +144,7 @@ impl DeviceConfig {
                 (Execution::AtCall, lag) => EventCompletion::AfterOperations(lag),
             },
             unmap_spans_mappings: self.unmap_spans_mappings,
+            cost_table: self.cost_table.clone(),
             device: ordinal,
             ..EmulatorConfig::default()
         }
@@ -157,6 +162,8 @@ impl DeviceConfig {
             granularity_bytes: self.granularity_bytes,
             max_mappings: self.max_mappings.unwrap_or(0),
             event_lag: self.event_lag,
+            small_malloc_ns: self.cost_table.small_malloc_ns,
+            costs: raw_costs(&self.cost_table),
         }
     }
 
@@ -177,8 +184,30 @@ impl DeviceConfig {
             virtual_memory: !flag(raw.without_virtual_memory)?,
             memory_pools: !flag(raw.without_pools)?,
             unmap_spans_mappings: !flag(raw.unmap_one_mapping)?,
+            cost_table: table_of(raw),
         })
     }
+}
+
+fn raw_costs(table: &CostTable) -> [RawCost; CALLS] {
+    let mut costs = [RawCost::default(); CALLS];
+    for &call in Call::ALL {
+        let &CallCost { base_ns, per_gib_ns, per_mapping_ns } = table.of(call);
+        costs[call as usize] = RawCost { base_ns, per_gib_ns, per_mapping_ns };
+    }
+    costs
+}
+
+/// The table that crossed; its name did not.
+fn table_of(raw: &RawConfig) -> CostTable {
+    let mut table = CostTable::free_of_charge();
+    table.name = "given".to_owned();
+    table.small_malloc_ns = raw.small_malloc_ns;
+    for &call in Call::ALL {
+        let RawCost { base_ns, per_gib_ns, per_mapping_ns } = raw.costs[call as usize];
+        table = table.with(call, CallCost { base_ns, per_gib_ns, per_mapping_ns });
+    }
+    table
 }
 
 /// A value that no device on this host can have.

@@ -8,7 +8,7 @@ use concertina_vmm::Call;
 
 use crate::abi::{RawCounts, RawHeld};
 
-/// Calls, modelled time and memory of one device since the last reset, as the emulator below counted them.
+/// Calls, modelled time and memory of one device since the last reset, or since the counting was restarted, as the emulator below counted them.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     raw: RawCounts,
@@ -17,6 +17,27 @@ pub struct Counts {
 impl Counts {
     pub(crate) const fn new(raw: RawCounts) -> Self {
         Self { raw }
+    }
+
+    /// The same figures as the emulator's own type has them.
+    pub fn to_emulator(&self) -> concertina_emulator::Counts {
+        let raw = &self.raw;
+        let mut counts = concertina_emulator::Counts::default();
+        for &call in Call::ALL {
+            let index = call as usize;
+            counts = counts.with_calls(call, raw.done[index], raw.failed[index], raw.time_ns[index]);
+        }
+        counts.mapped_bytes = raw.mapped_bytes;
+        counts.mapped_peak_bytes = raw.mapped_peak_bytes;
+        counts.reserved_bytes = raw.reserved_bytes;
+        counts.reserved_peak_bytes = raw.reserved_peak_bytes;
+        counts.mappings = raw.mappings;
+        counts.mappings_peak = raw.mappings_peak;
+        counts.handles = raw.handles;
+        counts.host_waits = raw.host_waits;
+        counts.modelled_ns = raw.modelled_ns;
+        counts.calls_after_lost = raw.calls_after_lost;
+        counts
     }
 
     /// Calls of one kind that were done. A malloc is one of `cuMemAlloc`, or one that a pool made.

@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use std::ffi::CString;
 use std::ptr::NonNull;
 
-use crate::abi::{Handle, RawConfig, RawCounts, RawHeld, RawKernel};
+use crate::abi::{Handle, RawConfig, RawCounts, RawHeld, RawKernel, RawPiece};
 
 /// A file that the dynamic loader has opened, and that stays to the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,9 @@ functions! {
     reset: fn(&RawConfig) -> u32;
     max_mappings: fn() -> u64;
     counts: fn(u32, &mut MaybeUninit<RawCounts>) -> u32;
+    restart_counts: fn(u32) -> u32;
     held: fn(u32, &mut MaybeUninit<RawHeld>) -> u32;
+    resolve: fn(u32, u64, u64, *mut RawPiece, usize) -> usize;
     broken_rules: fn(u32, *mut c_char, usize) -> usize;
     calls: fn(*const c_char, &mut MaybeUninit<u64>, &mut MaybeUninit<u64>) -> u32;
     fail: fn(*const c_char, u64, u32, u32) -> u32;

@@ -10,11 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use concertina_emulator::{Backing, BackingId, Piece};
+use concertina_vmm::Address;
+
 use super::config::{ConfigError, DeviceConfig};
 use super::figures::{Counts, Held};
 use super::functions::Functions;
 use super::launch::Launch;
-use crate::abi::{RawKernel, RawLaunch};
+use crate::abi::{RawKernel, RawLaunch, RawPiece};
 use crate::code::Code;
 
 /// The emulated driver of this process.
@@ -102,6 +105,14 @@ impl Library {
         Ok(Counts::new(unsafe { raw.assume_init() }))
     }
 
+    /// Counts on a device from 0 again, and peaks from what is taken now: to leave out what a program's start took.
+    ///
+    /// # Errors
+    /// If there is no such device, or none yet.
+    pub fn restart_counts(&self, device: u32) -> Result<(), ControlError> {
+        self.done("restart_counts", (self.functions.restart_counts)(device))
+    }
+
     /// What a device holds for the program: at the end, the leaks. Waits for all work first, and lets the pools give back
     /// what nobody has.
     ///
@@ -112,6 +123,30 @@ impl Library {
         self.done("held", (self.functions.held)(device, &mut raw))?;
         // SAFETY: a call that is done has written it.
         Ok(Held::new(unsafe { raw.assume_init() }))
+    }
+
+    /// What is behind a range of addresses of a device, as the emulator below has it, into a vector whose content goes: a
+    /// piece a mapping, a malloc or a gap. Nothing if there is no such device.
+    pub fn resolve_range_into(&self, device: u32, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {
+        let mut raw = vec![RawPiece::default(); 16];
+        let found = loop {
+            let found = (self.functions.resolve)(device, address.get(), bytes, raw.as_mut_ptr(), raw.len());
+            if found <= raw.len() {
+                break found;
+            }
+            raw.resize(found, RawPiece::default());
+        };
+        let piece = |raw: &RawPiece| Piece {
+            address: Address::new(raw.address),
+            bytes: raw.bytes,
+            backing: (raw.memory != 0).then(|| Backing {
+                memory: BackingId::from_raw(raw.memory),
+                offset_bytes: raw.offset_bytes,
+                accessible: raw.accessible != 0,
+            }),
+        };
+        pieces.clear();
+        pieces.extend(raw[..found].iter().map(piece));
     }
 
     /// The calls that broke a rule of the driver's virtual memory, as the emulator names them. Right programs break none.

@@ -20,8 +20,8 @@ const VARIABLE: &str = "CONCERTINA_LIBCUDA";
 /// of CUDA. Later calls give the same library.
 ///
 /// The file is the one that the environment variable `CONCERTINA_LIBCUDA` names; else `libconcertina_libcuda.so` in the
-/// directory of the running program, its `deps`, or the one above or its `deps`: where cargo puts it for programs, tests
-/// and examples.
+/// `deps` of the running program's directory, in that itself, in the `deps` of the one above, or in that: where cargo puts
+/// it for programs, tests and examples.
 ///
 /// # Errors
 /// If the file is not found or can't be opened, is of another build, or another `libcuda.so` came first.
@@ -52,7 +52,8 @@ fn search() -> Result<PathBuf, LoadError> {
     let program = std::env::current_exe().map_err(LoadError::NoProgram)?;
     let own = program.parent().unwrap_or(Path::new("."));
     let above = own.parent().unwrap_or(own);
-    let places = [own.to_owned(), own.join("deps"), above.to_owned(), above.join("deps")];
+    // Cargo builds into `deps`; what lies above may be of an earlier build.
+    let places = [own.join("deps"), own.to_owned(), above.join("deps"), above.to_owned()];
     let found = places.iter().map(|directory| directory.join(FILE)).find(|file| file.is_file());
     found.ok_or_else(|| LoadError::NotFound { directory: own.to_owned() })
 }

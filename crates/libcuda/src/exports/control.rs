@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 
 use concertina_emulator::{CallFilter, Fault};
-use concertina_vmm::{Call, CaptureStatus};
+use concertina_vmm::{Address, Call, CaptureStatus};
 
-use crate::abi::{CALLS, Handle, INTERFACE, RawConfig, RawCounts, RawHeld, RawKernel};
+use crate::abi::{CALLS, Handle, INTERFACE, RawConfig, RawCounts, RawHeld, RawKernel, RawPiece};
 use crate::code::{Code, Outcome};
 use crate::control::DeviceConfig;
 use crate::entry::{Out, Symbol, give};
@@ -100,6 +100,18 @@ extern "C" fn concertina_libcuda_counts(device: u32, counts: Out<'_, RawCounts>)
     answer(tell())
 }
 
+/// The emulator of one device counts from 0 again, and its peaks from what is taken now.
+#[unsafe(no_mangle)]
+extern "C" fn concertina_libcuda_restart_counts(device: u32) -> u32 {
+    let restart = || {
+        let machine = installed()?;
+        let device = machine.devices.get(device as usize).ok_or(Code::INVALID_DEVICE)?;
+        device.memory.emulator.restart_counts();
+        Ok(())
+    };
+    answer(restart())
+}
+
 /// What one device holds for the program, after all work is done and the pools have given back what nobody has.
 #[unsafe(no_mangle)]
 extern "C" fn concertina_libcuda_held(device: u32, held: Out<'_, RawHeld>) -> u32 {
@@ -127,6 +139,34 @@ extern "C" fn concertina_libcuda_held(device: u32, held: Out<'_, RawHeld>) -> u3
         give(held, figures)
     };
     answer(tell())
+}
+
+/// What the emulator of one device has behind a range of addresses: the number of pieces that it takes, the first ones of
+/// which are written to where there is room.
+#[unsafe(no_mangle)]
+extern "C" fn concertina_libcuda_resolve(
+    device: u32,
+    address: u64,
+    bytes: u64,
+    pieces: *mut RawPiece,
+    room: usize,
+) -> usize {
+    let Ok(machine) = installed() else { return 0 };
+    let Some(device) = machine.devices.get(device as usize) else { return 0 };
+    let found = device.memory.emulator.resolve_range(Address::new(address), bytes);
+    for (index, piece) in found.iter().take(room).enumerate() {
+        let backing = piece.backing;
+        let raw = RawPiece {
+            address: piece.address.get(),
+            bytes: piece.bytes,
+            memory: backing.map_or(0, |backing| backing.memory.to_raw()),
+            offset_bytes: backing.map_or(0, |backing| backing.offset_bytes),
+            accessible: u64::from(backing.is_some_and(|backing| backing.accessible)),
+        };
+        // SAFETY: the caller gives room for that many.
+        unsafe { pieces.wrapping_add(index).write(raw) };
+    }
+    found.len()
 }
 
 /// Writes the rules that calls on one device broke, a line each. The bytes that all of them need, without the zero.

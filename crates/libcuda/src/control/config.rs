@@ -146,7 +146,6 @@ impl DeviceConfig {
             unmap_spans_mappings: self.unmap_spans_mappings,
             cost_table: self.cost_table.clone(),
             device: ordinal,
-            ..EmulatorConfig::default()
         }
     }
 

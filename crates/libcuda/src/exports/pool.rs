@@ -58,17 +58,20 @@ entry_points! {
         let machine = machine::get()?;
         check_supported(&machine)?;
         let (stream, device) = machine.stream(stream)?;
-        if !device.pools.owns(address) {
+        // The stream may be another device's: what counts is when the block is free.
+        let owner = machine.of_address(address)?;
+        if !owner.pools.owns(address) {
             // CUDA also takes what `cuMemAlloc` gave; here only as that waits.
-            let (start, _) = device.memory.malloc_of(address).ok_or(Code::INVALID_VALUE)?;
+            let (start, _) = owner.memory.malloc_of(address).ok_or(Code::INVALID_VALUE)?;
             if start != address {
                 return Err(Code::INVALID_VALUE);
             }
             device.synchronize()?;
-            return device.memory.free(address);
+            owner.synchronize()?;
+            return owner.memory.free(address);
         }
         let record = device.mark(&stream)?;
-        device.pools.free(address, stream.handle, &record);
+        owner.pools.free(address, stream.handle, &record);
         Ok(())
     }
 

@@ -27,10 +27,6 @@ impl<H: Home> Owner<H> {
         &self.home
     }
 
-    pub(crate) fn block(&self) -> Option<&H::Block> {
-        self.block.as_ref()
-    }
-
     fn clock(&self) -> &Arc<StreamClock> {
         self.home.registered().clock()
     }

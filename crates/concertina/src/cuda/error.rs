@@ -18,7 +18,9 @@ pub enum Error {
     #[error(transparent)]
     Buffer(#[from] BufferError),
     /// The stream is of another context than the memory: make the memory of that context, too.
-    #[error("a stream of device {stream}; the memory is of a context on device {memory}, and not of the stream's")]
+    #[error(
+        "a stream of device {stream}; the memory is of a context on device {memory}, and not of the stream's"
+    )]
     WrongContext {
         /// Ordinal of the stream's device.
         stream: usize,

@@ -54,8 +54,10 @@ fn our_writer_waits_for_all_readers() {
         .unwrap();
     assert_eq!(fast.clone_dtoh(&buffer.on(&fasts).unwrap()).unwrap(), [2; 100]);
     // SAFETY: as above.
-    unsafe { fast.launch_builder(&fill).arg(&mut buffer.on_mut(&fasts).unwrap()).arg(&100_usize).launch(SHAPE) }
-        .unwrap();
+    unsafe {
+        fast.launch_builder(&fill).arg(&mut buffer.on_mut(&fasts).unwrap()).arg(&100_usize).launch(SHAPE)
+    }
+    .unwrap();
     machine.let_others_run();
     assert_eq!(*saw.lock().unwrap(), None, "the writer didn't wait");
     gate.open();
@@ -115,22 +117,27 @@ fn our_buffer_and_a_dropped_stream() {
     let memory = machine.memory();
     let home = machine.context.default_stream();
     let gate = Gate::default();
-    let (late_sum, sum, _) = machine.late_sum(&gate);
+    let (late_sum, sum, ran) = machine.late_sum(&gate);
+    let (fill, _) = machine.fill(9, &ran);
     let other = machine.stream();
     let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
     let buffer = DeviceBuffer::from_slice(&homes, &vec![2_u32; LEN]).unwrap();
     // SAFETY: these are the parameters that were registered.
-    unsafe { other.launch_builder(&late_sum).arg(&buffer.on(&others).unwrap()).arg(&LEN).launch(SHAPE) }.unwrap();
+    unsafe { other.launch_builder(&late_sum).arg(&buffer.on(&others).unwrap()).arg(&LEN).launch(SHAPE) }
+        .unwrap();
     drop((other, others));
     drop(buffer);
     memory.allocator().trim();
-    let next = DeviceBuffer::from_slice(&homes, &vec![9_u32; LEN]).unwrap();
-    assert_eq!(*sum.lock().unwrap(), None);
+    // SAFETY: the kernel writes before anybody reads.
+    let mut next = unsafe { DeviceBuffer::<u32>::uninit(&homes, LEN) }.unwrap();
+    // SAFETY: these are the parameters that were registered.
+    unsafe { home.launch_builder(&fill).arg(&mut next).arg(&LEN).launch(SHAPE) }.unwrap();
+    machine.let_others_run();
     gate.open();
+    assert_eq!(next.to_vec().unwrap(), vec![9; LEN]);
     machine.context.synchronize().unwrap();
     assert_eq!(*sum.lock().unwrap(), Some(2 * LEN as u64));
-    assert_eq!(next.to_vec().unwrap(), vec![9; LEN]);
-    drop((next, homes, home, late_sum));
+    drop((next, homes, home, late_sum, fill));
     machine.ends_empty(memory);
 }
 

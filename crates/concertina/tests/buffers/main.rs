@@ -62,8 +62,9 @@ impl Flag {
 
 /// A fresh emulated device for this test alone, and a program in it; at the end it must hold nothing.
 struct Machine {
-    library: FreshDevice,
     context: Arc<CudaContext>,
+    // Dropped last: another test may have the device then.
+    library: FreshDevice,
 }
 
 impl Machine {
@@ -74,7 +75,7 @@ impl Machine {
     fn of_pages(pages: u64) -> Self {
         let config = DeviceConfig { capacity_bytes: pages * PAGE, ..DeviceConfig::default() };
         let library = load().unwrap().fresh(&config).unwrap();
-        Self { library, context: CudaContext::new(0).unwrap() }
+        Self { context: CudaContext::new(0).unwrap(), library }
     }
 
     fn memory(&self) -> Memory {

@@ -16,7 +16,9 @@ fn lengths_that_can_not_be_are_refused() {
     let stream = memory.stream(&machine.stream()).unwrap();
     for len in [usize::MAX, usize::MAX / 8 + 1, usize::MAX / 16 + 1] {
         let error = DeviceBuffer::<u64>::zeroed(&stream, len).unwrap_err();
-        let Error::Buffer(BufferError::TooLong { elements, element_bytes: 8 }) = error else { panic!("{error}") };
+        let Error::Buffer(BufferError::TooLong { elements, element_bytes: 8 }) = error else {
+            panic!("{error}")
+        };
         assert_eq!(elements, len);
     }
     let error = DeviceBuffer::<u64>::zeroed(&stream, usize::MAX).unwrap_err();

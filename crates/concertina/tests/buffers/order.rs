@@ -57,8 +57,10 @@ fn home_waits_for_others() {
     let (fill, saw) = machine.fill(5, &ran);
     let mut buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
     // SAFETY: these are the parameters that were registered, here and below.
-    unsafe { other.launch_builder(&late_sum).arg(&buffer.on(&others).unwrap()).arg(&100_usize).launch(SHAPE) }
-        .unwrap();
+    unsafe {
+        other.launch_builder(&late_sum).arg(&buffer.on(&others).unwrap()).arg(&100_usize).launch(SHAPE)
+    }
+    .unwrap();
     // A read at home need not wait for a read elsewhere.
     assert_eq!(buffer.to_vec().unwrap(), [2; 100]);
     // SAFETY: as above.
@@ -83,8 +85,10 @@ fn readers_do_not_wait_for_each_other() {
     let (late_sum, sum, ran) = machine.late_sum(&gate);
     let buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
     // SAFETY: these are the parameters that were registered, here and below.
-    unsafe { first.launch_builder(&late_sum).arg(&buffer.on(&firsts).unwrap()).arg(&100_usize).launch(SHAPE) }
-        .unwrap();
+    unsafe {
+        first.launch_builder(&late_sum).arg(&buffer.on(&firsts).unwrap()).arg(&100_usize).launch(SHAPE)
+    }
+    .unwrap();
     // SAFETY: as above. The home stream is busy behind the gate, too, with something that reads.
     unsafe { home.launch_builder(&late_sum).arg(&buffer).arg(&100_usize).launch(SHAPE) }.unwrap();
     assert_eq!(second.clone_dtoh(&buffer.on(&seconds).unwrap()).unwrap(), [2; 100]);
@@ -108,8 +112,10 @@ fn a_copy_on_an_unregistered_stream_is_in_order() {
     let (fill, _) = machine.fill(4, &Flag::default());
     let mut buffer = DeviceBuffer::<u32>::zeroed(&homes, 50).unwrap();
     // SAFETY: these are the parameters that were registered.
-    unsafe { other.launch_builder(&fill).arg(&mut buffer.on_mut(&others).unwrap()).arg(&50_usize).launch(SHAPE) }
-        .unwrap();
+    unsafe {
+        other.launch_builder(&fill).arg(&mut buffer.on_mut(&others).unwrap()).arg(&50_usize).launch(SHAPE)
+    }
+    .unwrap();
     assert_eq!(stray.clone_dtoh(&buffer).unwrap(), [4; 50]);
     stray.memcpy_htod(&[6; 50], &mut buffer).unwrap();
     assert_eq!(other.clone_dtoh(&buffer.on(&others).unwrap()).unwrap(), [6; 50]);

@@ -43,7 +43,6 @@ fn a_buffer_of_no_elements_takes_no_memory() {
     drop(empty.on(&other).unwrap());
     drop(empty.on_mut(&other).unwrap());
     assert_eq!(empty.slice(..).unwrap().len(), 0);
-    assert_eq!(cuda_stream.clone_dtoh(&empty).unwrap(), Vec::<f64>::new());
     let stats = memory.allocator().stats();
     assert_eq!((stats.live_blocks, stats.mapped_bytes), (0, 0));
     assert_eq!(machine.library.calls("cuEventRecord").unwrap(), 0);
@@ -109,19 +108,21 @@ fn a_warm_loop_on_one_stream_makes_no_call_but_its_own() {
     let stream = memory.stream(&cuda_stream).unwrap();
     let (fill, _) = machine.fill(7, &Flag::default());
     let step = || {
-        for pages in [3, 5, 2] {
+        for pages in [5, 3, 2] {
             let len = (pages * PAGE / 4) as usize;
             // SAFETY: the kernel writes before anybody reads.
             let mut buffer = unsafe { DeviceBuffer::<u32>::uninit(&stream, len) }.unwrap();
             // SAFETY: these are the parameters that were registered.
-            unsafe { cuda_stream.launch_builder(&fill).arg(&mut buffer).arg(&1_usize).launch(SHAPE) }.unwrap();
+            unsafe { cuda_stream.launch_builder(&fill).arg(&mut buffer).arg(&1_usize).launch(SHAPE) }
+                .unwrap();
             let _read = buffer.slice(1..).unwrap();
         }
     };
     step();
     let calls = |name| machine.library.calls(name).unwrap();
     let names = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuEventCreate"];
-    let more = ["cuEventRecord", "cuEventQuery", "cuStreamWaitEvent", "cuStreamSynchronize", "cuCtxSynchronize"];
+    let more =
+        ["cuEventRecord", "cuEventQuery", "cuStreamWaitEvent", "cuStreamSynchronize", "cuCtxSynchronize"];
     let before: Vec<_> = names.into_iter().chain(more).map(|name| (name, calls(name))).collect();
     for _ in 0..50 {
         step();

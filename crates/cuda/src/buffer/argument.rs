@@ -11,10 +11,10 @@ use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop, sys,
 };
 
-use super::typed::Buffer;
 use super::guard::{On, OnMut};
 use super::home::{Home, Registered};
 use super::owner::Owner;
+use super::typed::Buffer;
 use super::uses::Access;
 use super::view::{View, ViewMut};
 

@@ -72,9 +72,9 @@ impl<H: Home> Owner<H> {
             return Some(SyncOnDrop::Sync(None));
         }
         match self.registration(stream) {
-            Some(registered) => self
-                .begun(self.begin(registered.clock(), access))
-                .then_some(SyncOnDrop::Sync(None)),
+            Some(registered) => {
+                self.begun(self.begin(registered.clock(), access)).then_some(SyncOnDrop::Sync(None))
+            }
             // Nothing can be queued on it here that others could wait for: the host waits, before and behind.
             None => self.begun(self.host_waits(access)).then(|| SyncOnDrop::sync_stream(stream)),
         }

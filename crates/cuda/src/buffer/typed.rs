@@ -105,10 +105,7 @@ impl<T, H: Home> Buffer<T, H> {
     ///
     /// # Errors
     /// [`BufferError::Range`].
-    pub fn slice_mut(
-        &mut self,
-        range: impl RangeBounds<usize>,
-    ) -> Result<ViewMut<'_, T, H>, BufferError> {
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T, H>, BufferError> {
         let whole = View::<T, H>::new(&self.owner, self.pointer, self.len).slice(range)?;
         Ok(ViewMut::new(whole.owner, whole.pointer, whole.len))
     }

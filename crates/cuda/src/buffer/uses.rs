@@ -85,7 +85,14 @@ impl Uses {
         access: Access,
     ) -> Result<(), DriverError> {
         let (id, home_id) = (stream.stream(), home.stream());
-        fences.wait(id, &self.conflicts(fences, home, Some(id), access))?;
+        let conflicts = self.conflicts(fences, home, Some(id), access);
+        for use_ in &conflicts {
+            if !fences.is_ordered(id, *use_) {
+                // What is over needs no wait, and gives its event back to be used again.
+                fences.poll(use_.stream)?;
+            }
+        }
+        fences.wait(id, &conflicts)?;
         if access == Access::Write {
             // Whoever waits for this write waits for them, too.
             self.forget_all();

@@ -111,10 +111,7 @@ impl<'a, T, H: Home> ViewMut<'a, T, H> {
     ///
     /// # Errors
     /// [`BufferError::Range`].
-    pub fn slice_mut(
-        &mut self,
-        range: impl RangeBounds<usize>,
-    ) -> Result<ViewMut<'_, T, H>, BufferError> {
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T, H>, BufferError> {
         let Range { start, end } = within(range, self.len)?;
         Ok(ViewMut::new(self.owner, self.pointer + (start * size_of::<T>()) as u64, end - start))
     }

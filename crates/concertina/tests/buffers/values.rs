@@ -32,9 +32,8 @@ fn constructors_give_what_they_say() {
 fn a_buffer_of_no_elements_takes_no_memory() {
     let machine = Machine::new();
     let memory = machine.memory();
-    let (cuda_stream, other) = (machine.stream(), machine.stream());
-    let stream = memory.stream(&cuda_stream).unwrap();
-    let other = memory.stream(&other).unwrap();
+    let stream = memory.stream(&machine.stream()).unwrap();
+    let other = memory.stream(&machine.stream()).unwrap();
     let mut empty = DeviceBuffer::<f64>::zeroed(&stream, 0).unwrap();
     assert_eq!((empty.len(), empty.bytes(), empty.address().get()), (0, 0, 0));
     assert_eq!(empty.to_vec().unwrap(), Vec::<f64>::new());
@@ -46,7 +45,7 @@ fn a_buffer_of_no_elements_takes_no_memory() {
     let stats = memory.allocator().stats();
     assert_eq!((stats.live_blocks, stats.mapped_bytes), (0, 0));
     assert_eq!(machine.library.calls("cuEventRecord").unwrap(), 0);
-    drop((empty, stream, other, cuda_stream));
+    drop((empty, stream, other));
     machine.ends_empty(memory);
 }
 

@@ -57,11 +57,13 @@ DONE:
 pub(crate) fn kernels(library: &Library) -> Result<(), Box<dyn Error>> {
     fn saxpy(launch: &Launch<'_>) {
         let (a, n) = (launch.parameter::<f32>(0), launch.parameter::<usize>(3));
-        let x = launch.pointer::<f32>(launch.parameter(1), n);
-        let y = launch.pointer::<f32>(launch.parameter(2), n);
-        for i in 0..n {
-            // SAFETY: the launch gives `n` elements of `x` and of `y`, and nobody else writes them meanwhile.
-            unsafe { *y.add(i) = a.mul_add(*x.add(i), *y.add(i)) };
+        let elements = |index| {
+            let start = launch.pointer::<f32>(launch.parameter(index), n);
+            // SAFETY: the launch gives `n` elements of two buffers, and nobody else writes them meanwhile.
+            unsafe { std::slice::from_raw_parts_mut(start, n) }
+        };
+        for (y, x) in elements(2).iter_mut().zip(elements(1)) {
+            *y = a.mul_add(*x, *y);
         }
     }
     Ok(library.register_kernel("saxpy", &[4, 8, 8, 8], saxpy)?)

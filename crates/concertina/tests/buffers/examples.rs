@@ -2,6 +2,8 @@
 //!
 //! Main types: none. Neighbours: `examples/`.
 
+#![allow(clippy::duplicate_mod, reason = "the examples share a module, which is here twice then")]
+
 #[path = "../../examples/dynamic_shapes.rs"]
 mod dynamic_shapes;
 #[path = "../../examples/saxpy.rs"]

@@ -149,7 +149,7 @@ impl Machine {
 }
 
 /// The elements that a kernel with a pointer and a count was launched on.
-fn elements<'a>(launch: &'a Launch<'_>) -> &'a mut [u32] {
+fn elements<'a>(launch: &Launch<'_>) -> &'a mut [u32] {
     let count = launch.parameter::<usize>(1);
     let start = launch.pointer::<u32>(launch.parameter(0), count);
     // SAFETY: the tests launch it on as many elements of a buffer, in an order in which nobody else has them.

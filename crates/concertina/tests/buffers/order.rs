@@ -2,6 +2,10 @@
 //!
 //! Main types: none. Neighbours: `gaps` has the orders that cudarc's own tracking misses.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
 use concertina::cuda::DeviceBuffer;
 use cudarc::driver::PushKernelArg;
 
@@ -42,6 +46,35 @@ fn a_steal_is_over_before_a_third_stream_uses_the_block() {
     assert_eq!(buffer.to_vec().unwrap(), vec![7; len]);
     assert_eq!(*saw.lock().unwrap(), Some(true));
     drop((buffer, victims, homes, thirds, victim, home, third, late, fill));
+    machine.ends_empty(memory);
+}
+
+/// Zeroes that the home stream has not come to yet are there for a read elsewhere: the first use elsewhere waits for the
+/// point that the home stream has reached.
+#[test]
+fn zeroes_are_there_before_a_read_elsewhere() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let [home, other] = [(); 2].map(|()| machine.stream());
+    let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
+    let (gate, open) = (Gate::default(), Gate::default());
+    open.open();
+    let inside = gate.clone();
+    let wait = machine.kernel("wait", &[], move |_| inside.pass());
+    let (sum_up, sum, _) = machine.late_sum(&open);
+    drop(DeviceBuffer::from_slice(&homes, &[3_u32; 100]).unwrap());
+    // SAFETY: the kernel takes nothing.
+    unsafe { home.launch_builder(&wait).launch(SHAPE) }.unwrap();
+    let buffer = DeviceBuffer::<u32>::zeroed(&homes, 100).unwrap();
+    // SAFETY: these are the parameters that were registered.
+    unsafe { other.launch_builder(&sum_up).arg(&buffer.on(&others).unwrap()).arg(&100_usize).launch(SHAPE) }
+        .unwrap();
+    machine.let_others_run();
+    assert_eq!(*sum.lock().unwrap(), None, "the read didn't wait");
+    gate.open();
+    other.synchronize().unwrap();
+    assert_eq!(*sum.lock().unwrap(), Some(0));
+    drop((buffer, homes, others, home, other, wait, sum_up));
     machine.ends_empty(memory);
 }
 
@@ -146,5 +179,51 @@ fn events_are_pooled() {
     assert!(recorded >= 400, "{recorded} events recorded");
     assert!(created <= 8, "{created} events created for {recorded} records");
     drop((buffer, homes, others, home, other, fill));
+    machine.ends_empty(memory);
+}
+
+/// Threads with a stream each read one buffer through guards at once, and make and drop their own meanwhile; a write comes
+/// after all of them.
+#[test]
+fn threads_share_a_buffer() {
+    const THREADS: u64 = 4;
+    const READS: u64 = 100;
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let home = machine.stream();
+    let homes = memory.stream(&home).unwrap();
+    let total = Arc::new(AtomicU64::new(0));
+    let inside = Arc::clone(&total);
+    let add_up = machine.kernel("add_up", &[8, 8], move |launch| {
+        let sum: u64 = crate::elements(launch).iter().map(|&element| u64::from(element)).sum();
+        inside.fetch_add(sum, Ordering::SeqCst);
+    });
+    let mut buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (machine, memory, buffer, add_up) = (&machine, &memory, &buffer, &add_up);
+            scope.spawn(move || {
+                let own = machine.stream();
+                let owns = memory.stream(&own).unwrap();
+                for _ in 0..READS {
+                    // SAFETY: these are the parameters that were registered, here and below.
+                    unsafe {
+                        own.launch_builder(add_up)
+                            .arg(&buffer.on(&owns).unwrap())
+                            .arg(&100_usize)
+                            .launch(SHAPE)
+                    }
+                    .unwrap();
+                    let mine = DeviceBuffer::from_slice(&owns, &vec![number as u8; 300_000]).unwrap();
+                    assert!(mine.to_vec().unwrap().iter().all(|&byte| u64::from(byte) == number));
+                }
+            });
+        }
+    });
+    // SAFETY: as above. A kernel that writes, by its argument: behind all that the threads have queued.
+    unsafe { home.launch_builder(&add_up).arg(&mut buffer).arg(&100_usize).launch(SHAPE) }.unwrap();
+    home.synchronize().unwrap();
+    assert_eq!(total.load(Ordering::SeqCst), (THREADS * READS + 1) * 200);
+    drop((buffer, homes, home, add_up));
     machine.ends_empty(memory);
 }

@@ -11,6 +11,7 @@ use super::error::BufferError;
 use super::home::{Home, Registered};
 use super::owner::Owner;
 use super::uses::Access;
+use super::view::Unique;
 
 /// A buffer, or a part, as work on one stream reads it: an argument of kernels, and of cudarc's copies.
 ///
@@ -32,7 +33,7 @@ pub struct OnMut<'a, T, H: Home> {
     pub(super) pointer: u64,
     pub(super) len: usize,
     pub(super) stream: &'a H::Stream,
-    marker: PhantomData<(&'a mut (), fn() -> T)>,
+    marker: PhantomData<Unique<'a, T>>,
 }
 
 fn begin<H: Home>(owner: &Owner<H>, stream: &H::Stream, access: Access) -> Result<(), BufferError> {

@@ -13,6 +13,9 @@ use super::guard::{On, OnMut};
 use super::home::Home;
 use super::owner::Owner;
 
+/// A mutable borrow of elements that lie on the device, so that it is no matter whether `T` may go to another thread.
+pub(super) type Unique<'a, T> = (&'a mut (), fn() -> T);
+
 /// Some of a buffer's elements, to be read. Uses are told apart by buffers, not by elements.
 pub struct View<'a, T, H: Home> {
     pub(super) owner: &'a Owner<H>,
@@ -26,7 +29,7 @@ pub struct ViewMut<'a, T, H: Home> {
     pub(super) owner: &'a Owner<H>,
     pub(super) pointer: u64,
     pub(super) len: usize,
-    marker: PhantomData<(&'a mut (), fn() -> T)>,
+    marker: PhantomData<Unique<'a, T>>,
 }
 
 impl<T, H: Home> Clone for View<'_, T, H> {

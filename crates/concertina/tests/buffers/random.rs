@@ -251,7 +251,8 @@ impl<'a> Program<'a> {
 #[test]
 fn every_stream_reads_what_was_written_last() {
     let steps = prop::collection::vec((step(), any::<prop::sample::Index>()), 1..400);
-    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    // About 100,000 steps.
+    let config = Config { cases: 500, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&steps, |steps| {
             // So few pages that frames go from stream to stream.

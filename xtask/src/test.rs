@@ -28,9 +28,11 @@ pub(crate) struct TestArgs {
 /// # Errors
 /// The step that failed or could not be started.
 pub(crate) fn run(root: &Path, args: TestArgs) -> Result<(), XtaskError> {
+    // What is behind a feature is tested, too.
+    let all = ["test", "--workspace", "--features", "concertina/cuda"];
     let mut steps = vec![
-        Step::cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"]),
-        Step::cargo(&["test", "--workspace", "--doc"]),
+        Step::cargo(&all).with(&["--lib", "--bins", "--tests", "--examples", "--no-fail-fast"]),
+        Step::cargo(&all).with(&["--doc"]),
     ];
     steps.extend(schedules(root)?);
     if !args.rest.is_empty() {

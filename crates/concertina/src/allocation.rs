@@ -64,6 +64,17 @@ impl<D: Driver> Allocation<D> {
         }
     }
 
+    /// The same for a stream of the same allocator, by its clock.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
+        let Some(core) = &self.core else { return };
+        let RawAllocation { granted, kind, .. } = self.raw;
+        let heaps = &core.shared.heaps;
+        if let Err(error) = heaps.record_stream(core.cell(kind), granted.block, granted.generation, clock) {
+            tracing::error!(%error, "an allocation was freed behind its handle");
+        }
+    }
+
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
     pub fn into_raw(mut self) -> RawAllocation {
         self.core = None;

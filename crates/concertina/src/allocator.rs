@@ -118,7 +118,15 @@ impl<D: Driver> Allocator<D> {
     /// # Errors
     /// [`Error::Request`], [`Error::OutOfMemory`] with a report, [`Error::Driver`], [`Error::ForeignStream`].
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Allocation<D>, Error> {
-        let core = self.core_of(stream)?;
+        self.allocate_of(self.core_of(stream)?, layout)
+    }
+
+    /// The same for a stream of this allocator's, by what its blocks keep of it.
+    pub(crate) fn allocate_of(
+        &self,
+        core: &Arc<StreamCore<D>>,
+        layout: Layout,
+    ) -> Result<Allocation<D>, Error> {
         Ok(Allocation::new(core, self.allocate_on(core, layout)?))
     }
 

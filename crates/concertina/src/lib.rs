@@ -3,13 +3,16 @@
 //! Address space is reserved generously, physical memory is created in small frames, and any free frame serves any
 //! page: so a request fails only when the bytes are truly not there. The map of the project is `docs/architecture.md`.
 //!
-//! [`Allocator`] is the way in; [`Stream`] and [`Allocation`] are what a program holds of it.
+//! [`Allocator`] is the way in; [`Stream`] and [`Allocation`] are what a program holds of it. With the feature `cuda`, the
+//! module `cuda` is the way in for programs on cudarc, with typed buffers.
 
 #![forbid(unsafe_code)]
 
 mod allocation;
 mod allocator;
 mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod layout;
 mod stream;

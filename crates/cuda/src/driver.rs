@@ -45,7 +45,7 @@ impl Cuda {
         self.check_context(call, "an event", event.context().cuda())
     }
 
-    fn check_stream(&self, call: Call, stream: &Stream) -> Result<(), DriverError> {
+    pub(crate) fn check_stream(&self, call: Call, stream: &Stream) -> Result<(), DriverError> {
         self.check_context(call, "a stream", stream.cuda_stream().context())?;
         match stream.foreign_thread() {
             None => Ok(()),

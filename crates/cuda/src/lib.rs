@@ -22,6 +22,7 @@
 
 mod allocation;
 mod attribute;
+mod buffer;
 mod context;
 mod cuda;
 mod driver;
@@ -36,6 +37,7 @@ mod stream;
 mod touch;
 mod trial;
 
+pub use buffer::{Buffer, BufferError, Home, On, OnMut, Registered, Transfer, View, ViewMut};
 pub use cuda::{Cuda, CudaOptions, VirtualMemory};
 pub use error::OpenError;
 pub use event::Event;

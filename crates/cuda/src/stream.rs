@@ -41,6 +41,13 @@ impl Stream {
         self.stream.cu_stream()
     }
 
+    /// Whether `other` is this very stream, in the calling thread.
+    pub(crate) fn is_same(&self, other: &CudaStream) -> bool {
+        self.raw() == other.cu_stream()
+            && self.cuda_stream().context().cu_ctx() == other.context().cu_ctx()
+            && self.foreign_thread().is_none()
+    }
+
     /// The thread that alone may use it, unless it is the calling one.
     pub(crate) fn foreign_thread(&self) -> Option<ThreadId> {
         self.thread.filter(|thread| *thread != thread::current().id())

@@ -1,0 +1,37 @@
+//! What can go wrong for a CUDA program.
+//!
+//! Main type: [`Error`]. Neighbours: all of `cuda` returns it.
+
+use concertina_cuda::{BufferError, OpenError};
+
+/// A failed call. All buffers are as they were, nothing is lost, and the call may be made again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device can't be used: no driver, an old one, no virtual memory.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The allocator: out of memory, a setting that can't be, the driver.
+    #[error(transparent)]
+    Allocator(#[from] crate::Error),
+    /// A buffer: a length that can't be, a copy that failed.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// The stream is of another context than the memory: make the memory of that context, too.
+    #[error(
+        "a stream of device {stream}; the memory is of a context on device {memory}, and not of the stream's"
+    )]
+    WrongContext {
+        /// Ordinal of the stream's device.
+        stream: usize,
+        /// Ordinal of the memory's device.
+        memory: usize,
+    },
+}
+
+impl Error {
+    /// Whether freeing memory, or asking for less, may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Allocator(error) if error.is_out_of_memory())
+    }
+}

@@ -1,0 +1,32 @@
+//! The examples, on the emulated device: they check their own results, and leave nothing behind.
+//!
+//! Main types: none. Neighbours: `examples/`.
+
+#![allow(clippy::duplicate_mod, reason = "the examples share a module, which is here twice then")]
+
+#[path = "../../examples/dynamic_shapes.rs"]
+mod dynamic_shapes;
+#[path = "../../examples/saxpy.rs"]
+mod saxpy;
+
+use crate::{Machine, PAGE};
+
+#[test]
+fn saxpy_is_right() {
+    let machine = Machine::new();
+    saxpy::kernels(&machine.library).unwrap();
+    saxpy::run(&machine.context, 1_000_000).unwrap();
+    machine.ends();
+}
+
+#[test]
+fn the_training_loop_learns_in_bounded_memory() {
+    let machine = Machine::new();
+    dynamic_shapes::kernels(&machine.library).unwrap();
+    let trained = dynamic_shapes::run(&machine.context, 200).unwrap();
+    // The weights and the largest batch: 512 + 12 bytes for each of at most 9,191 points.
+    assert!(trained.peak_live_bytes <= 8 + 9_191 * 524, "{trained:?}");
+    // Rounded up to pages: the small buffers have a heap of their own.
+    assert!(trained.peak_mapped_bytes <= trained.peak_live_bytes + 4 * PAGE, "{trained:?}");
+    machine.ends();
+}

@@ -1,0 +1,159 @@
+//! Bad use is refused with words that help; nothing panics, nothing is lost.
+//!
+//! Main types: none. Neighbours: `values` has the right use.
+
+use concertina::cuda::{BufferError, DeviceBuffer, Error};
+use concertina::{Config, DriverErrorKind};
+use concertina_libcuda::{Code, DeviceConfig, load};
+use cudarc::driver::CudaContext;
+
+use crate::{Machine, PAGE};
+
+#[test]
+fn lengths_that_can_not_be_are_refused() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let stream = memory.stream(&machine.stream()).unwrap();
+    for len in [usize::MAX, usize::MAX / 8 + 1, usize::MAX / 16 + 1] {
+        let error = DeviceBuffer::<u64>::zeroed(&stream, len).unwrap_err();
+        let Error::Buffer(BufferError::TooLong { elements, element_bytes: 8 }) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(elements, len);
+    }
+    let error = DeviceBuffer::<u64>::zeroed(&stream, usize::MAX).unwrap_err();
+    let text = "18446744073709551615 elements of 8 bytes are more bytes than a number of 64 bits counts";
+    assert_eq!(error.to_string(), text);
+    // It could be counted, and is more than there is.
+    let error = DeviceBuffer::<u8>::zeroed(&stream, 65 * PAGE as usize).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    drop(stream);
+    machine.ends_empty(memory);
+}
+
+#[test]
+fn ranges_and_lengths_that_do_not_fit_are_refused() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let stream = memory.stream(&machine.stream()).unwrap();
+    let mut buffer = DeviceBuffer::<u16>::from_slice(&stream, &[1, 2, 3]).unwrap();
+    assert_eq!(buffer.slice(2..5).unwrap_err(), BufferError::Range { start: 2, end: 5, len: 3 });
+    assert_eq!(buffer.slice_mut(4..).unwrap_err(), BufferError::Range { start: 4, end: 3, len: 3 });
+    assert!(buffer.slice(1..).unwrap().slice(..3).is_err());
+    assert_eq!(buffer.copy_from_slice(&[1; 4]), Err(BufferError::Length { from: 4, to: 3 }));
+    assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
+    drop((buffer, stream));
+    machine.ends_empty(memory);
+}
+
+#[test]
+fn streams_of_others_are_refused() {
+    let config = DeviceConfig { devices: 2, capacity_bytes: 64 * PAGE, ..DeviceConfig::default() };
+    let library = load().unwrap().fresh(&config).unwrap();
+    let machine = Machine { context: CudaContext::new(0).unwrap(), library };
+    let elsewhere = CudaContext::new(1).unwrap();
+    let memory = machine.memory();
+    let error = memory.stream(&elsewhere.new_stream().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::WrongContext { stream: 1, memory: 0 }), "{error}");
+    // Both have a default stream, of the same name.
+    assert!(memory.stream(&elsewhere.default_stream()).is_err());
+
+    let other_memory = machine.memory();
+    let cuda_stream = machine.stream();
+    let stream = memory.stream(&cuda_stream).unwrap();
+    let other = other_memory.stream(&cuda_stream).unwrap();
+    let mut buffer = DeviceBuffer::<u16>::from_slice(&stream, &[1, 2, 3]).unwrap();
+    assert_eq!(buffer.on(&other).unwrap_err(), BufferError::ForeignStream);
+    assert_eq!(buffer.on_mut(&other).unwrap_err(), BufferError::ForeignStream);
+    drop((buffer, stream, other, cuda_stream, elsewhere));
+    other_memory.close().unwrap();
+    machine.ends_empty(memory);
+}
+
+#[test]
+fn a_stream_is_registered_once() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let cuda_stream = machine.stream();
+    let stream = memory.stream(&cuda_stream).unwrap();
+    assert_eq!(memory.stream(&cuda_stream).unwrap().id(), stream.id());
+    let first = stream.id();
+    drop(stream);
+    // Retired; it may come back.
+    let again = memory.stream(&cuda_stream).unwrap();
+    assert_ne!(again.id(), first);
+    drop((again, cuda_stream));
+    machine.ends_empty(memory);
+}
+
+#[test]
+fn memory_in_use_is_not_closed() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let stream = memory.stream(&machine.stream()).unwrap();
+    let buffer = DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap();
+    drop(stream);
+    let error = memory.clone().close().unwrap_err();
+    assert!(matches!(error, Error::Allocator(concertina::Error::InUse(_))), "{error}");
+    drop(buffer);
+    machine.ends_empty(memory);
+}
+
+/// The driver's refusals are told with its words, and leave everything as it was.
+#[test]
+fn failed_calls_are_told() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let [home, other] = [(); 2].map(|()| machine.stream());
+    let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
+    let fail = |function| machine.library.fail_once(function, 1, Code::INVALID_VALUE).unwrap();
+    fail("cuMemsetD8Async");
+    let error = DeviceBuffer::<u8>::zeroed(&homes, 100).unwrap_err();
+    assert!(error.to_string().starts_with("setting to zero failed: CUDA_ERROR_INVALID_VALUE (1)"), "{error}");
+    fail("cuMemcpyHtoDAsync_v2");
+    let error = DeviceBuffer::from_slice(&homes, &[1_u8; 100]).unwrap_err();
+    assert!(error.to_string().starts_with("the copy to the device failed: "), "{error}");
+    assert_eq!(memory.allocator().stats().live_bytes, 0);
+
+    let mut buffer = DeviceBuffer::from_slice(&homes, &[1_u8; 100]).unwrap();
+    fail("cuMemcpyDtoHAsync_v2");
+    let error = buffer.to_vec().unwrap_err();
+    assert!(matches!(&error, BufferError::Transfer { kind: DriverErrorKind::Invalid, .. }), "{error}");
+    fail("cuEventRecord");
+    let error = buffer.on_mut(&others).unwrap_err();
+    assert!(matches!(&error, BufferError::Order(_)), "{error}");
+    // A copy that can't be put in order is not made.
+    fail("cuEventRecord");
+    assert!(other.clone_dtoh(&buffer).is_err());
+    assert_eq!(other.clone_dtoh(&buffer.on(&others).unwrap()).unwrap(), [1; 100]);
+    // None of it is in the slot where cudarc keeps errors of the program's.
+    assert_eq!(machine.context.check_err(), Ok(()));
+    drop((buffer, homes, others, home, other));
+    machine.ends_empty(memory);
+}
+
+/// What the program has in that slot is the program's to see.
+#[test]
+fn errors_of_the_program_stay_its_own() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let stream = memory.stream(&machine.stream()).unwrap();
+    let theirs = cudarc::driver::DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_FILE_NOT_FOUND);
+    machine.context.record_err(Err::<(), _>(theirs));
+    let buffer = DeviceBuffer::from_slice(&stream, &[1_u8; 100]).unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [1; 100]);
+    drop(DeviceBuffer::<u8>::zeroed(&stream, 7).unwrap());
+    drop((buffer, stream));
+    assert_eq!(machine.context.check_err(), Err(theirs));
+    machine.ends_empty(memory);
+}
+
+#[test]
+fn settings_for_another_device_are_refused() {
+    let machine = Machine::new();
+    let cuda = concertina::cuda::Cuda::new(&machine.context).unwrap();
+    let config = Config::builder().device(3).build();
+    let error = concertina::cuda::Memory::with_driver(cuda, config).unwrap_err();
+    assert!(error.to_string().contains("device 3"), "{error}");
+    machine.ends();
+}

@@ -1,0 +1,80 @@
+//! What a buffer needs of the allocator that its memory is from.
+//!
+//! Main types: [`Home`], [`Registered`]. Neighbours: the crate `concertina` implements it; `buffer` and `uses` call it.
+
+use std::sync::Arc;
+
+use concertina_vmm::{Address, Fences, StreamClock};
+use cudarc::driver::CudaStream;
+
+use super::error::BufferError;
+use crate::cuda::Cuda;
+use crate::stream::Stream;
+
+/// A stream with the clock that it is registered under.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    stream: Stream,
+    clock: Arc<StreamClock>,
+}
+
+impl Registered {
+    /// Joins a stream and its clock.
+    pub fn new(stream: Stream, clock: Arc<StreamClock>) -> Self {
+        Self { stream, clock }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Its clock: the allocator's number for it, and the time there.
+    pub fn clock(&self) -> &Arc<StreamClock> {
+        &self.clock
+    }
+}
+
+/// A stream of an allocator as the owner of memory: where buffers come from, in whose order they are freed, and how other
+/// streams are ordered with it. Programs use the one in `concertina::cuda`.
+///
+/// Like cudarc's `DevicePtr`, the trait is safe, and the driver follows the addresses that it gives: an implementation
+/// that hands out addresses which are not its own lets safe code write to memory of others.
+pub trait Home: Send + Sync + Sized {
+    /// A block of memory; dropping it frees it in the order of this stream.
+    type Block: Send + Sync;
+    /// A handle of any stream of the same program.
+    type Stream: AsRef<Registered> + Send + Sync;
+    /// Why there is no buffer.
+    type Error: From<BufferError>;
+
+    /// The home of memory that is allocated on `stream`.
+    fn of(stream: &Self::Stream) -> &Arc<Self>;
+
+    /// Allocates a block of `bytes`, not 0, at a multiple of `alignment`.
+    ///
+    /// # Errors
+    /// The allocator's.
+    fn allocate(&self, bytes: u64, alignment: u64) -> Result<Self::Block, Self::Error>;
+
+    /// The first address of a block.
+    fn address(block: &Self::Block) -> Address;
+
+    /// The block is not used again before what is queued on the stream of `clock` is done.
+    fn record_use(block: &Self::Block, clock: &StreamClock);
+
+    /// The stream itself.
+    fn registered(&self) -> &Registered;
+
+    /// The driver that the allocator is on.
+    fn driver(&self) -> &Cuda;
+
+    /// The fences that all streams of the allocator are registered with.
+    fn fences(&self) -> &Fences<Cuda>;
+
+    /// Whether a stream is registered with the same allocator.
+    fn knows(&self, stream: &Self::Stream) -> bool;
+
+    /// The registration of a stream of the driver, if it has one with the same allocator.
+    fn find(&self, stream: &CudaStream) -> Option<Registered>;
+}

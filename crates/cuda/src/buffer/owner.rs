@@ -1,0 +1,117 @@
+//! The memory behind a buffer, shared by the buffer, its views and its guards.
+//!
+//! Main type: [`Owner`]. Neighbours: `uses` says what a use waits for; `buffer`, `view` and `guard` are windows on it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use concertina_vmm::StreamClock;
+use cudarc::driver::{CudaStream, SyncOnDrop};
+
+use super::error::BufferError;
+use super::home::{Home, Registered};
+use super::uses::{Access, Uses};
+
+/// A block, if there is one: a buffer without bytes has none, and nothing of it needs an order.
+pub(crate) struct Owner<H: Home> {
+    home: Arc<H>,
+    block: Option<H::Block>,
+    uses: Mutex<Uses>,
+}
+
+impl<H: Home> Owner<H> {
+    pub(crate) fn new(home: Arc<H>, block: Option<H::Block>) -> Self {
+        Self { home, block, uses: Mutex::new(Uses::new()) }
+    }
+
+    pub(crate) fn home(&self) -> &Arc<H> {
+        &self.home
+    }
+
+    fn clock(&self) -> &Arc<StreamClock> {
+        self.home.registered().clock()
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        // Nothing that can panic happens between two changes under the lock.
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts what is queued on a stream from now on after all that it conflicts with.
+    pub(crate) fn begin(&self, stream: &Arc<StreamClock>, access: Access) -> Result<(), BufferError> {
+        if self.block.is_none() {
+            return Ok(());
+        }
+        Ok(self.uses().begin(self.home.fences(), self.clock(), stream, access)?)
+    }
+
+    /// A use that began has been queued: marks its end with an event, so that others wait for no more than that.
+    pub(crate) fn end(&self, stream: &Arc<StreamClock>, access: Access) {
+        if self.block.is_none() {
+            return;
+        }
+        let end = self.uses().end(self.clock(), stream, access);
+        if end.stream == self.clock().stream() {
+            return;
+        }
+        let fences = self.home.fences();
+        if let Err(error) = fences.cover(end).and_then(|()| fences.poll(end.stream)) {
+            // Whoever has to wait for it tries again, and then reports it.
+            tracing::warn!(%error, stream = end.stream.get(), "the end of a use of a buffer has no event");
+        }
+    }
+
+    /// A use on the home stream that doesn't say when it ends. Whether it may go on.
+    pub(crate) fn begin_at_home(&self, access: Access) -> bool {
+        self.begun(self.begin(self.clock(), access))
+    }
+
+    /// A use on any stream of the driver, as cudarc's copies make it; what they have to drop after it is queued. `None`
+    /// if it may not go on.
+    pub(crate) fn begin_on<'a>(&self, stream: &'a CudaStream, access: Access) -> Option<SyncOnDrop<'a>> {
+        if self.block.is_none() {
+            return Some(SyncOnDrop::Sync(None));
+        }
+        match self.registration(stream) {
+            Some(registered) => {
+                self.begun(self.begin(registered.clock(), access)).then_some(SyncOnDrop::Sync(None))
+            }
+            // Nothing can be queued on it here that others could wait for: the host waits, before and behind.
+            None => self.begun(self.host_waits(access)).then(|| SyncOnDrop::sync_stream(stream)),
+        }
+    }
+
+    fn registration(&self, stream: &CudaStream) -> Option<Registered> {
+        let home = self.home.registered();
+        let own = home.stream();
+        if own.is_same(stream) { Some(home.clone()) } else { self.home.find(stream) }
+    }
+
+    fn host_waits(&self, access: Access) -> Result<(), BufferError> {
+        let mut uses = self.uses();
+        let fences = self.home.fences();
+        for use_ in uses.conflicts(fences, self.clock(), None, access) {
+            fences.host_wait(use_.stream)?;
+        }
+        if access == Access::Write {
+            uses.forget_all();
+        }
+        Ok(())
+    }
+
+    fn begun(&self, result: Result<(), BufferError>) -> bool {
+        if let Err(error) = &result {
+            tracing::error!(%error, "a buffer's use could not be put in order; it gets a null pointer");
+        }
+        result.is_ok()
+    }
+}
+
+impl<H: Home> Drop for Owner<H> {
+    fn drop(&mut self) {
+        let Some(block) = &self.block else { return };
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for clock in uses.outstanding(self.home.fences(), self.home.registered().clock()) {
+            H::record_use(block, &clock);
+        }
+    }
+}

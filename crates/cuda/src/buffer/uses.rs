@@ -1,0 +1,187 @@
+//! Which streams use a buffer, and what a further use has to wait for.
+//!
+//! Main types: [`Uses`], [`Access`]. Neighbours: `core` has one for each buffer, behind a lock; `concertina_vmm::Fences`
+//! makes the events, keeps them for the next use, and knows which waits are needless.
+//!
+//! Reads of one buffer need no order among each other; every other pair does. For each stream the last read and the last
+//! write are kept, each as the stream's tick at its end, so that no reader hides another.
+//!
+//! Some uses don't say when they end: a plain `&buffer` as the argument of a kernel is launched later, a copy of cudarc's
+//! tells nobody of ours. They stay *open*, and count as ending when somebody has to wait for them. The borrow rules make
+//! that right: of two uses that need an order one is a write, which borrows the buffer mutably, and so what comes before
+//! it has been queued by then, and so has it itself when the next one comes.
+
+use std::sync::Arc;
+
+use concertina_vmm::{Driver, DriverError, Fences, StreamClock, StreamId, Use};
+
+/// What a use does with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// The last uses of one kind on one stream.
+#[derive(Debug, Default)]
+struct Last {
+    tick: Option<u64>,
+    // Uses that have begun and not ended.
+    open: u32,
+}
+
+impl Last {
+    fn begin(&mut self) {
+        self.open = self.open.saturating_add(1);
+    }
+
+    fn end(&mut self, tick: u64) {
+        self.open = self.open.saturating_sub(1);
+        self.tick = self.tick.max(Some(tick));
+    }
+
+    /// All uses have been queued: those that are open end now.
+    fn close<D: Driver>(&mut self, fences: &Fences<D>, stream: StreamId) -> Option<u64> {
+        if self.open > 0 {
+            self.open = 0;
+            // A stream that was forgotten has nothing left to do.
+            self.tick = fences.now(stream).map(|now| now.tick);
+        }
+        self.tick
+    }
+}
+
+#[derive(Debug)]
+struct OnStream {
+    clock: Arc<StreamClock>,
+    read: Last,
+    write: Last,
+}
+
+/// The uses of one buffer that something may still have to wait for.
+#[derive(Debug)]
+pub(crate) struct Uses {
+    // Of the home stream only the writes: its reads leave no trace.
+    written_at_home: Last,
+    elsewhere: Vec<OnStream>,
+}
+
+impl Uses {
+    /// Those of a new block. Its allocation is the first write: the home stream may have been made to wait for a use of
+    /// the frames elsewhere, and whoever comes next comes after that.
+    pub(crate) fn new() -> Self {
+        Self { written_at_home: Last { tick: None, open: 1 }, elsewhere: Vec::new() }
+    }
+
+    /// Puts what is queued on `stream` from now on after all that it conflicts with, and counts it as begun.
+    ///
+    /// # Errors
+    /// If the driver refuses; then nothing is changed.
+    pub(crate) fn begin<D: Driver>(
+        &mut self,
+        fences: &Fences<D>,
+        home: &StreamClock,
+        stream: &Arc<StreamClock>,
+        access: Access,
+    ) -> Result<(), DriverError> {
+        let (id, home_id) = (stream.stream(), home.stream());
+        let conflicts = self.conflicts(fences, home, Some(id), access);
+        for use_ in &conflicts {
+            if !fences.is_ordered(id, *use_) {
+                // What is over needs no wait, and gives its event back to be used again.
+                fences.poll(use_.stream)?;
+            }
+        }
+        fences.wait(id, &conflicts)?;
+        if access == Access::Write {
+            // Whoever waits for this write waits for them, too.
+            self.forget_all();
+        }
+        if id != home_id {
+            self.entry(stream).of(access).begin();
+        } else if access == Access::Write {
+            self.written_at_home.begin();
+        }
+        Ok(())
+    }
+
+    /// What was begun has been queued.
+    pub(crate) fn end(&mut self, home: &StreamClock, stream: &Arc<StreamClock>, access: Access) -> Use {
+        let now = stream.now();
+        if now.stream != home.stream() {
+            self.entry(stream).of(access).end(now.tick);
+        } else if access == Access::Write {
+            self.written_at_home.end(now.tick);
+        }
+        now
+    }
+
+    /// Whoever comes next need not wait for any of the uses so far.
+    pub(crate) fn forget_all(&mut self) {
+        self.elsewhere.clear();
+        self.written_at_home = Last::default();
+    }
+
+    /// The uses that one of this kind on the stream with this number, or on none that has one, has to come after.
+    pub(crate) fn conflicts<D: Driver>(
+        &mut self,
+        fences: &Fences<D>,
+        home: &StreamClock,
+        stream: Option<StreamId>,
+        access: Access,
+    ) -> Vec<Use> {
+        let mut uses = Vec::new();
+        if stream != Some(home.stream()) {
+            let home_id = home.stream();
+            let written = self.written_at_home.close(fences, home_id);
+            let tick = match access {
+                Access::Read => written,
+                Access::Write => Some(home.now().tick),
+            };
+            uses.extend(tick.map(|tick| Use { stream: home_id, tick }));
+        }
+        for other in &mut self.elsewhere {
+            let id = other.clock.stream();
+            if Some(id) == stream {
+                continue;
+            }
+            let mut tick = other.write.close(fences, id);
+            if access == Access::Write {
+                tick = tick.max(other.read.close(fences, id));
+            }
+            uses.extend(tick.map(|tick| Use { stream: id, tick }));
+        }
+        uses
+    }
+
+    /// The clocks of the streams whose uses the home stream is not known to come after: the end of the buffer.
+    pub(crate) fn outstanding<D: Driver>(
+        &mut self,
+        fences: &Fences<D>,
+        home: &StreamClock,
+    ) -> Vec<Arc<StreamClock>> {
+        let uses = self.conflicts(fences, home, Some(home.stream()), Access::Write);
+        let left: Vec<_> = uses.into_iter().filter(|use_| !fences.is_ordered(home.stream(), *use_)).collect();
+        let of = |clock: &StreamClock| left.iter().any(|use_| use_.stream == clock.stream());
+        self.elsewhere.iter().filter(|on| of(&on.clock)).map(|on| Arc::clone(&on.clock)).collect()
+    }
+
+    fn entry(&mut self, stream: &Arc<StreamClock>) -> &mut OnStream {
+        let known = self.elsewhere.iter().position(|on| on.clock.stream() == stream.stream());
+        let index = known.unwrap_or_else(|| {
+            let clock = Arc::clone(stream);
+            self.elsewhere.push(OnStream { clock, read: Last::default(), write: Last::default() });
+            self.elsewhere.len() - 1
+        });
+        &mut self.elsewhere[index]
+    }
+}
+
+impl OnStream {
+    fn of(&mut self, access: Access) -> &mut Last {
+        match access {
+            Access::Read => &mut self.read,
+            Access::Write => &mut self.write,
+        }
+    }
+}

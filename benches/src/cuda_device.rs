@@ -58,7 +58,7 @@ pub struct EmulatedCuda {
     /// What the program has before there is an allocator: its context.
     held: Held,
     // The last to go: the driver gives its context back before.
-    library: FreshDevice,
+    libcuda: FreshDevice,
 }
 
 impl EmulatedCuda {
@@ -68,27 +68,27 @@ impl EmulatedCuda {
     /// [`CudaError`].
     pub fn new(config: DeviceConfig) -> Result<Self, CudaError> {
         let config = config.with_backing(Backing::Software).with_execution(Execution::AtCall);
-        let library = concertina_libcuda::load()?.fresh(&config)?;
+        let libcuda = concertina_libcuda::load()?.fresh(&config)?;
         let cuda = Cuda::open(DEVICE as usize)?;
-        let held = library.held(DEVICE)?;
+        let held = libcuda.held(DEVICE)?;
         // The trial at the opening made calls, too.
-        library.restart_counts(DEVICE)?;
-        Ok(Self { cuda, held, library })
+        libcuda.restart_counts(DEVICE)?;
+        Ok(Self { cuda, held, libcuda })
     }
 }
 
 impl ReplayDevice for EmulatedCuda {
     fn advance(&self, operations: u64) {
-        self.library.advance(operations);
+        self.libcuda.advance(operations);
     }
 
     fn counts(&self) -> Counts {
         // There is a device 0 as long as this lives.
-        self.library.counts(DEVICE).map(|counts| counts.to_emulator()).unwrap_or_default()
+        self.libcuda.counts(DEVICE).map(|counts| counts.to_emulator()).unwrap_or_default()
     }
 
     fn resolve_range_into(&self, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {
-        self.library.resolve_range_into(DEVICE, address, bytes, pieces);
+        self.libcuda.resolve_range_into(DEVICE, address, bytes, pieces);
     }
 }
 
@@ -112,10 +112,10 @@ impl BenchDevice for EmulatedCuda {
     }
 
     fn defect_at_end(&self) -> Option<String> {
-        if let Some(rule) = self.library.broken_rules(DEVICE).first() {
+        if let Some(rule) = self.libcuda.broken_rules(DEVICE).first() {
             return Some(broken_rule(rule));
         }
-        match self.library.held(DEVICE) {
+        match self.libcuda.held(DEVICE) {
             Ok(held) => (held != self.held).then(|| not_given_back(&held)),
             Err(error) => Some(error.to_string()),
         }

@@ -29,7 +29,7 @@ fn a_tidy_tree_gives_no_finding() {
         ("crates/heap/src/lib.rs", FORBID),
         (
             "README.md",
-            "# A b\n[there](#a-b) [docs](docs/x.md#c) [dir](crates) [web](https://example.org/work/)\n",
+            "# A b\n[there](#a-b) [docs](docs/x.md#c) [dir](crates) [web](https://example.org/page/)\n",
         ),
         (
             "docs/x.md",

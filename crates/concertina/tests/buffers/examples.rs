@@ -14,7 +14,7 @@ use crate::{Machine, PAGE};
 #[test]
 fn saxpy_is_right() {
     let machine = Machine::new();
-    saxpy::kernels(&machine.library).unwrap();
+    saxpy::kernels(&machine.libcuda).unwrap();
     saxpy::run(&machine.context, 1_000_000).unwrap();
     machine.ends();
 }
@@ -22,7 +22,7 @@ fn saxpy_is_right() {
 #[test]
 fn the_training_loop_learns_in_bounded_memory() {
     let machine = Machine::new();
-    dynamic_shapes::kernels(&machine.library).unwrap();
+    dynamic_shapes::kernels(&machine.libcuda).unwrap();
     let trained = dynamic_shapes::run(&machine.context, 200).unwrap();
     // The weights and the largest batch: 512 + 12 bytes for each of at most 9,191 points.
     assert!(trained.peak_live_bytes <= 8 + 9_191 * 524, "{trained:?}");

@@ -25,9 +25,9 @@ fn cudarcs_writer_waits_for_the_last_reader_only() {
     // SAFETY: these are the parameters that were registered.
     unsafe { slow.launch_builder(&late_sum).arg(&slice).arg(&100_usize).launch(SHAPE) }.unwrap();
     assert_eq!(fast.clone_dtoh(&slice).unwrap(), [2; 100]);
-    let waits = machine.library.calls("cuStreamWaitEvent").unwrap();
+    let waits = machine.libcuda.calls("cuStreamWaitEvent").unwrap();
     home.memset_zeros(&mut slice).unwrap();
-    let waits = machine.library.calls("cuStreamWaitEvent").unwrap() - waits;
+    let waits = machine.libcuda.calls("cuStreamWaitEvent").unwrap() - waits;
     assert_eq!(waits, 2, "for the last read and the last write: has cudarc changed?");
     // The writer is through, though the slow reader has not begun.
     home.synchronize().unwrap();

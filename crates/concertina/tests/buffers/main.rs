@@ -64,7 +64,7 @@ impl Flag {
 struct Machine {
     context: Arc<CudaContext>,
     // Dropped last: another test may have the device then.
-    library: FreshDevice,
+    libcuda: FreshDevice,
 }
 
 impl Machine {
@@ -74,8 +74,8 @@ impl Machine {
 
     fn of_pages(pages: u64) -> Self {
         let config = DeviceConfig { capacity_bytes: pages * PAGE, ..DeviceConfig::default() };
-        let library = load().unwrap().fresh(&config).unwrap();
-        Self { context: CudaContext::new(0).unwrap(), library }
+        let libcuda = load().unwrap().fresh(&config).unwrap();
+        Self { context: CudaContext::new(0).unwrap(), libcuda }
     }
 
     fn memory(&self) -> Memory {
@@ -93,7 +93,7 @@ impl Machine {
         parameter_bytes: &[usize],
         body: impl Fn(&Launch<'_>) + Send + Sync + 'static,
     ) -> CudaFunction {
-        self.library.register_kernel(name, parameter_bytes, body).unwrap();
+        self.libcuda.register_kernel(name, parameter_bytes, body).unwrap();
         self.context.load_module(Ptx::from_src("any text")).unwrap().load_function(name).unwrap()
     }
 
@@ -142,9 +142,9 @@ impl Machine {
     #[track_caller]
     fn ends(self) {
         drop(self.context);
-        let held = self.library.held(0).unwrap();
+        let held = self.libcuda.held(0).unwrap();
         assert!(held.is_empty(), "{held}");
-        assert_eq!(self.library.broken_rules(0), Vec::<String>::new());
+        assert_eq!(self.libcuda.broken_rules(0), Vec::<String>::new());
     }
 }
 

@@ -49,8 +49,8 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
 #[test]
 fn streams_of_others_are_refused() {
     let config = DeviceConfig { devices: 2, capacity_bytes: 64 * PAGE, ..DeviceConfig::default() };
-    let library = load().unwrap().fresh(&config).unwrap();
-    let machine = Machine { context: CudaContext::new(0).unwrap(), library };
+    let libcuda = load().unwrap().fresh(&config).unwrap();
+    let machine = Machine { context: CudaContext::new(0).unwrap(), libcuda };
     let elsewhere = CudaContext::new(1).unwrap();
     let memory = machine.memory();
     let error = memory.stream(&elsewhere.new_stream().unwrap()).unwrap_err();
@@ -106,7 +106,7 @@ fn failed_calls_are_told() {
     let memory = machine.memory();
     let [home, other] = [(); 2].map(|()| machine.stream());
     let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
-    let fail = |function| machine.library.fail_once(function, 1, Code::INVALID_VALUE).unwrap();
+    let fail = |function| machine.libcuda.fail_once(function, 1, Code::INVALID_VALUE).unwrap();
     fail("cuMemsetD8Async");
     let error = DeviceBuffer::<u8>::zeroed(&homes, 100).unwrap_err();
     assert!(error.to_string().starts_with("setting to zero failed: CUDA_ERROR_INVALID_VALUE (1)"), "{error}");

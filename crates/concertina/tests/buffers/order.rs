@@ -174,8 +174,8 @@ fn events_are_pooled() {
         drop(guard);
         assert_eq!(buffer.to_vec().unwrap(), [4; 50]);
     }
-    let created = machine.library.calls("cuEventCreate").unwrap();
-    let recorded = machine.library.calls("cuEventRecord").unwrap();
+    let created = machine.libcuda.calls("cuEventCreate").unwrap();
+    let recorded = machine.libcuda.calls("cuEventRecord").unwrap();
     assert!(recorded >= 400, "{recorded} events recorded");
     assert!(created <= 8, "{created} events created for {recorded} records");
     drop((buffer, homes, others, home, other, fill));

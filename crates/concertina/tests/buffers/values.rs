@@ -44,7 +44,7 @@ fn a_buffer_of_no_elements_takes_no_memory() {
     assert_eq!(empty.slice(..).unwrap().len(), 0);
     let stats = memory.allocator().stats();
     assert_eq!((stats.live_blocks, stats.mapped_bytes), (0, 0));
-    assert_eq!(machine.library.calls("cuEventRecord").unwrap(), 0);
+    assert_eq!(machine.libcuda.calls("cuEventRecord").unwrap(), 0);
     drop((empty, stream, other));
     machine.ends_empty(memory);
 }
@@ -118,7 +118,7 @@ fn a_warm_loop_on_one_stream_makes_no_call_but_its_own() {
         }
     };
     step();
-    let calls = |name| machine.library.calls(name).unwrap();
+    let calls = |name| machine.libcuda.calls(name).unwrap();
     let names = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuEventCreate"];
     let more =
         ["cuEventRecord", "cuEventQuery", "cuStreamWaitEvent", "cuStreamSynchronize", "cuCtxSynchronize"];

@@ -20,18 +20,18 @@ fn access_that_is_not_ready_is_tried_once_more() {
     let counts = || (machine.calls("cuMemSetAccess"), machine.calls("cuCtxSynchronize"));
 
     let (sets, waits) = counts();
-    machine.library.fail_once("cuMemSetAccess", 1, Code::NOT_READY).unwrap();
+    machine.libcuda.fail_once("cuMemSetAccess", 1, Code::NOT_READY).unwrap();
     cuda.set_access(address, PAGE, &ACCESS).unwrap();
     assert_eq!(counts(), (sets + 2, waits + 1));
 
-    machine.library.fail_from("cuMemSetAccess", 1, Code::NOT_READY).unwrap();
+    machine.libcuda.fail_from("cuMemSetAccess", 1, Code::NOT_READY).unwrap();
     let error = cuda.set_access(address, PAGE, &ACCESS).unwrap_err();
     assert_eq!(error.kind, DriverErrorKind::NotReady);
     assert_eq!(counts(), (sets + 4, waits + 2), "tried more than twice");
-    machine.library.clear_failures();
+    machine.libcuda.clear_failures();
 
     // Other refusals are not tried again.
-    machine.library.fail_once("cuMemSetAccess", 1, Code::OUT_OF_MEMORY).unwrap();
+    machine.libcuda.fail_once("cuMemSetAccess", 1, Code::OUT_OF_MEMORY).unwrap();
     assert!(cuda.set_access(address, PAGE, &ACCESS).unwrap_err().is_out_of_memory());
     assert_eq!(counts(), (sets + 5, waits + 2));
 
@@ -65,7 +65,7 @@ fn an_event_is_done_when_the_work_before_it_is() {
     let event = cuda.event_create().unwrap();
     cuda.event_record(&event, &stream).unwrap();
     assert!(!cuda.event_query(&event).unwrap());
-    machine.library.advance(10);
+    machine.libcuda.advance(10);
     assert!(cuda.event_query(&event).unwrap());
     drop((event, stream, cuda, context));
     machine.ends_empty();
@@ -77,7 +77,7 @@ fn a_capture_is_seen() {
     let (context, cuda) = machine.program(0);
     let stream = stream(&context);
     for status in [CaptureStatus::Active, CaptureStatus::Invalidated, CaptureStatus::None] {
-        machine.library.set_capture(stream.cuda_stream().cu_stream().cast(), status).unwrap();
+        machine.libcuda.set_capture(stream.cuda_stream().cu_stream().cast(), status).unwrap();
         assert_eq!(cuda.capture_status(&stream).unwrap(), status);
     }
     drop((stream, cuda, context));
@@ -93,12 +93,12 @@ fn a_drop_makes_no_call_on_a_lost_device() {
     let destroyed = machine.calls("cuEventDestroy_v2");
     drop(kept);
     assert_eq!(machine.calls("cuEventDestroy_v2"), destroyed + 1);
-    machine.library.fail_once("cuMemCreate", 1, Code::ILLEGAL_ADDRESS).unwrap();
+    machine.libcuda.fail_once("cuMemCreate", 1, Code::ILLEGAL_ADDRESS).unwrap();
     let error = cuda.create(PAGE, &FRAME).unwrap_err();
     assert_eq!(error.kind, DriverErrorKind::Lost);
     assert!(error.detail.starts_with("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
     // Names for the code are asked for after the device is lost; from there on, nothing.
-    let late = || machine.library.counts(0).unwrap().calls_after_lost();
+    let late = || machine.libcuda.counts(0).unwrap().calls_after_lost();
     let before = late();
     drop(dropped);
     assert_eq!(late(), before);

@@ -143,9 +143,9 @@ fn the_error_slot_is_the_programs() {
     let (context, cuda) = machine.program(0);
     cuda.create(65 * PAGE, &FRAME).unwrap_err();
     let event = cuda.event_create().unwrap();
-    machine.library.fail_once("cuEventDestroy_v2", 1, Code::INVALID_VALUE).unwrap();
+    machine.libcuda.fail_once("cuEventDestroy_v2", 1, Code::INVALID_VALUE).unwrap();
     drop(event);
-    assert_eq!(machine.library.failures("cuEventDestroy_v2").unwrap(), 1);
+    assert_eq!(machine.libcuda.failures("cuEventDestroy_v2").unwrap(), 1);
     assert_eq!(context.check_err(), Ok(()));
 
     let theirs = CudaError(sys::CUresult::CUDA_ERROR_FILE_NOT_FOUND);
@@ -155,7 +155,7 @@ fn the_error_slot_is_the_programs() {
     assert_eq!(context.check_err(), Err(theirs));
     drop((cuda, context));
     // One event is left: its destruction was told to fail.
-    assert_eq!(machine.library.held(0).unwrap().events, 1);
+    assert_eq!(machine.libcuda.held(0).unwrap().events, 1);
 }
 
 /// A per-thread default stream is the registering thread's: elsewhere its name would mean another stream.

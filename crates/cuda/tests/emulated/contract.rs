@@ -45,7 +45,7 @@ fn every_case_on_every_kind_of_device() {
                 let setup = on(&machine);
                 (case.run)(&setup);
             }
-            let held = machine.library.held(0).unwrap();
+            let held = machine.libcuda.held(0).unwrap();
             assert!(held.is_empty(), "{} on {kind:?}: {held}", case.name);
         }
     }

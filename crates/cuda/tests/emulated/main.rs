@@ -35,13 +35,13 @@ const FRAME: FrameProperties = FrameProperties { device: 0 };
 
 /// Fresh emulated devices, for this test alone; at the end they must hold nothing.
 struct Machine {
-    library: FreshDevice,
+    libcuda: FreshDevice,
     devices: u32,
 }
 
 impl Machine {
     fn new(config: &DeviceConfig) -> Self {
-        Self { library: library().fresh(config).unwrap(), devices: config.devices }
+        Self { libcuda: library().fresh(config).unwrap(), devices: config.devices }
     }
 
     /// What a program has on one of the devices: a context, and our driver in it.
@@ -52,14 +52,14 @@ impl Machine {
     }
 
     fn calls(&self, function: &str) -> u64 {
-        self.library.calls(function).unwrap()
+        self.libcuda.calls(function).unwrap()
     }
 
     /// Everything the program had is dropped, and nothing is left.
     #[track_caller]
     fn ends_empty(&self) {
         for ordinal in 0..self.devices {
-            let held = self.library.held(ordinal).unwrap();
+            let held = self.libcuda.held(ordinal).unwrap();
             assert!(held.is_empty(), "device {ordinal}: {held}");
         }
     }

@@ -100,7 +100,7 @@ fn a_refused_release_returns_the_handle() {
     let machine = Machine::new(&small());
     let (context, cuda) = machine.program(0);
     let handle = cuda.create(PAGE, &FRAME).unwrap();
-    machine.library.fail_once("cuMemRelease", 1, concertina_libcuda::Code::NOT_READY).unwrap();
+    machine.libcuda.fail_once("cuMemRelease", 1, concertina_libcuda::Code::NOT_READY).unwrap();
     let returned = cuda.release(handle).unwrap_err();
     assert_eq!(returned.error.kind, DriverErrorKind::NotReady);
     assert_eq!(returned.owner.bytes(), PAGE);

@@ -27,9 +27,9 @@ fn the_probe_finds_what_the_device_is() {
     let all = Capabilities { virtual_memory: true, unmap_spans_mappings: true, max_mappings: Some(1_000) };
     assert_eq!(*cuda.capabilities(), all);
     // The trial has given everything back already.
-    let held = machine.library.held(1).unwrap();
+    let held = machine.libcuda.held(1).unwrap();
     assert_eq!((held.frames, held.mappings, held.reservations, held.streams, held.events), (0, 0, 0, 0, 0));
-    assert!(machine.library.broken_rules(1).is_empty());
+    assert!(machine.libcuda.broken_rules(1).is_empty());
     drop((context, cuda));
     machine.ends_empty();
 }
@@ -101,7 +101,7 @@ fn a_step_of_the_trial_that_fails_is_named() {
     for (function, nth, expected) in steps {
         let machine = Machine::new(&small());
         let context = CudaContext::new(0).unwrap();
-        machine.library.fail_once(function, nth, Code::UNKNOWN).unwrap();
+        machine.libcuda.fail_once(function, nth, Code::UNKNOWN).unwrap();
         let error = Cuda::new(&context).unwrap_err();
         let OpenError::NoVirtualMemory { missing: Missing::Trial { step, error }, .. } = &error else {
             panic!("{function}: {error}")
@@ -119,7 +119,7 @@ fn a_step_of_the_trial_that_fails_is_named() {
 fn a_question_that_fails_is_an_error() {
     let machine = Machine::new(&small());
     let context = CudaContext::new(0).unwrap();
-    machine.library.fail_once("cuDeviceGetAttribute", 1, Code::NOT_PERMITTED).unwrap();
+    machine.libcuda.fail_once("cuDeviceGetAttribute", 1, Code::NOT_PERMITTED).unwrap();
     let OpenError::Probe { ordinal: 0, error } = Cuda::new(&context).unwrap_err() else { panic!() };
     assert_eq!(error.kind, DriverErrorKind::NotSupported);
     assert!(error.detail.contains("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED (102)"), "{error}");

@@ -83,25 +83,25 @@ pub(crate) struct PatternDevice {
     module: sys::CUmodule,
     fill: sys::CUfunction,
     check: sys::CUfunction,
-    pub(crate) library: FreshDevice,
+    pub(crate) libcuda: FreshDevice,
 }
 
 impl PatternDevice {
     pub(crate) fn new() -> Self {
         let config =
             DeviceConfig { granularity_bytes: PAGE, capacity_bytes: PAGES * PAGE, ..DeviceConfig::default() };
-        let library = load().expect("built beside the tests").fresh(&config).expect("a device");
+        let libcuda = load().expect("built beside the tests").fresh(&config).expect("a device");
         let context = CudaContext::new(0).expect("a context");
         let cuda = Cuda::new(&context).expect("a driver");
         let seen = Seen::default();
-        library.register_kernel("fill", &[8; 3], fill).expect("a name");
+        libcuda.register_kernel("fill", &[8; 3], fill).expect("a name");
         let sink = Arc::clone(&seen);
-        library.register_kernel("check", &[8; 3], move |launch| check(launch, &sink)).expect("a name");
+        libcuda.register_kernel("check", &[8; 3], move |launch| check(launch, &sink)).expect("a name");
         let mut module = ptr::null_mut();
         // SAFETY: the emulated driver doesn't look into the image.
         unsafe { sys::cuModuleLoadData(&raw mut module, c"any".as_ptr().cast()) }.result().expect("a module");
         let [fill, check] = ["fill", "check"].map(|name| function(module, name));
-        Self { cuda, context, seen, module, fill, check, library }
+        Self { cuda, context, seen, module, fill, check, libcuda }
     }
 
     /// One more kernel, by its name.
@@ -110,7 +110,7 @@ impl PatternDevice {
         name: &str,
         kernel: impl Fn(&Launch<'_>) + Send + Sync + 'static,
     ) -> sys::CUfunction {
-        self.library.register_kernel(name, &[8; 3], kernel).expect("a name");
+        self.libcuda.register_kernel(name, &[8; 3], kernel).expect("a name");
         function(self.module, name)
     }
 
@@ -161,13 +161,13 @@ impl PatternDevice {
 
     /// Nothing is left, no rule was broken, no byte was wrong.
     pub(crate) fn end(self) {
-        let Self { cuda, context, seen, module, library, .. } = self;
+        let Self { cuda, context, seen, module, libcuda, .. } = self;
         // SAFETY: nobody launches from it any more.
         unsafe { sys::cuModuleUnload(module) }.result().expect("unloaded");
         drop((cuda, context));
-        let held = library.held(0).expect("a device");
+        let held = libcuda.held(0).expect("a device");
         assert!(held.is_empty(), "{held}");
-        assert_eq!(library.broken_rules(0), Vec::<String>::new());
+        assert_eq!(libcuda.broken_rules(0), Vec::<String>::new());
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mismatch) = seen {
             panic!("seen at the end: {mismatch}");

@@ -64,7 +64,7 @@ impl Library {
     pub fn fresh(&'static self, config: &DeviceConfig) -> Result<FreshDevice, ControlError> {
         let alone = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         self.reset(config)?;
-        Ok(FreshDevice { library: self, _alone: alone })
+        Ok(FreshDevice { libcuda: self, _alone: alone })
     }
 
     /// Puts fresh devices in the place of the present ones: nothing allocated, nothing counted, no failures, no kernels.
@@ -300,7 +300,7 @@ fn name_of(function: &str) -> Result<CString, ControlError> {
 /// Fresh devices that nobody else resets.
 #[derive(Debug)]
 pub struct FreshDevice {
-    library: &'static Library,
+    libcuda: &'static Library,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -308,7 +308,7 @@ impl Deref for FreshDevice {
     type Target = Library;
 
     fn deref(&self) -> &Library {
-        self.library
+        self.libcuda
     }
 }
 

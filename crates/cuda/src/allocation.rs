@@ -29,7 +29,7 @@ pub(crate) fn read_write(device: u32) -> Result<sys::CUmemAccessDesc, DriverErro
     })
 }
 
-fn location(call: Call, device: u32) -> Result<sys::CUmemLocation, DriverError> {
+pub(crate) fn location(call: Call, device: u32) -> Result<sys::CUmemLocation, DriverError> {
     let ordinal = i32::try_from(device).map_err(|_| {
         DriverError::new(DriverErrorKind::Invalid, call, format!("{device} is no ordinal of a device"))
     })?;

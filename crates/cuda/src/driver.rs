@@ -25,13 +25,13 @@ fn invalid(call: Call, detail: impl Into<String>) -> DriverError {
 }
 
 /// A number of bytes as the driver's `size_t`.
-fn size(call: Call, bytes: u64) -> Result<usize, DriverError> {
+pub(crate) fn size(call: Call, bytes: u64) -> Result<usize, DriverError> {
     usize::try_from(bytes)
         .map_err(|_| invalid(call, format!("{bytes} bytes are more than an address can count")))
 }
 
 impl Cuda {
-    fn check_context(&self, call: Call, what: &str, of: &CudaContext) -> Result<(), DriverError> {
+    pub(crate) fn check_context(&self, call: Call, what: &str, of: &CudaContext) -> Result<(), DriverError> {
         if self.context.is_same(of) {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl Cuda {
         }
     }
 
-    fn synchronize_context(&self, call: Call) -> Result<(), DriverError> {
+    pub(crate) fn synchronize_context(&self, call: Call) -> Result<(), DriverError> {
         self.context.call(call, format_args!("to synchronise the context before a second try"), || {
             // SAFETY: takes nothing; the context is current.
             unsafe { sys::cuCtxSynchronize() }

@@ -32,6 +32,7 @@ mod exit;
 mod handle;
 mod library;
 mod probe;
+mod raw;
 mod status;
 mod stream;
 mod touch;
@@ -45,6 +46,7 @@ pub use exit::process_is_exiting;
 pub use handle::Handle;
 pub use library::{LoadError, load};
 pub use probe::{DriverVersion, Granularity, Missing, Probe, Support};
+pub use raw::{Access, Area, Kernels, Purpose, RawCalls, Spin};
 pub use status::kind_of;
 pub use stream::Stream;
 

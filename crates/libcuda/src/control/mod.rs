@@ -9,6 +9,7 @@ mod functions;
 mod launch;
 mod library;
 mod load;
+mod measuring;
 
 pub use config::{Backing, ConfigError, DeviceConfig, Execution};
 pub use figures::{Counts, Held};

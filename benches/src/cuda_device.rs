@@ -6,7 +6,9 @@
 use concertina_cuda::cudarc::driver::DriverError as CudarcError;
 use concertina_cuda::{Cuda, OpenError, Stream};
 use concertina_emulator::{Counts, Piece};
-use concertina_libcuda::{Backing, ControlError, DeviceConfig, Execution, FreshDevice, Held, LoadError};
+use concertina_libcuda::{
+    Backing, ControlError, DeviceConfig, Execution, FreshDevice, Held, Library, LoadError,
+};
 use concertina_trace::ReplayDevice;
 use concertina_trace::target::TargetError;
 use concertina_vmm::{Address, Driver, MemoryInfo};
@@ -51,7 +53,7 @@ fn synchronize_device(cuda: &Cuda) -> Result<(), TargetError> {
 }
 
 /// The crate `cuda` over the emulated libcuda: bookkeeping only, work is done at the call, and events complete as on the
-/// emulator that is behind it. There is one in a process at a time; others wait to be made.
+/// emulator that is behind it (but see [`EmulatedCuda::to_be_measured`]). There is one in a process at a time; others wait to be made.
 #[derive(Debug)]
 pub struct EmulatedCuda {
     cuda: Cuda,
@@ -67,13 +69,41 @@ impl EmulatedCuda {
     /// # Errors
     /// [`CudaError`].
     pub fn new(config: DeviceConfig) -> Result<Self, CudaError> {
-        let config = config.with_backing(Backing::Software).with_execution(Execution::AtCall);
-        let libcuda = concertina_libcuda::load()?.fresh(&config)?;
+        Self::open(&config.with_backing(Backing::Software).with_execution(Execution::AtCall))
+    }
+
+    /// A new device to be measured as a GPU would be: with pages of the host behind addresses, streams that run by
+    /// themselves, and the kernels of measurements. Backing and execution of `config` are set here.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub fn to_be_measured(config: DeviceConfig) -> Result<Self, CudaError> {
+        let config = config.with_backing(Backing::HostPages).with_execution(Execution::Workers);
+        let device = Self::open(&config)?;
+        device.libcuda.register_measuring_kernels()?;
+        Ok(device)
+    }
+
+    fn open(config: &DeviceConfig) -> Result<Self, CudaError> {
+        let libcuda = concertina_libcuda::load()?.fresh(config)?;
         let cuda = Cuda::open(DEVICE as usize)?;
         let held = libcuda.held(DEVICE)?;
         // The trial at the opening made calls, too.
         libcuda.restart_counts(DEVICE)?;
         Ok(Self { cuda, held, libcuda })
+    }
+
+    /// The emulated driver, to be told what fails and asked what was called.
+    pub fn library(&self) -> &Library {
+        &self.libcuda
+    }
+
+    /// What the program holds beyond what it had at first.
+    pub fn not_given_back(&self) -> Option<String> {
+        match self.libcuda.held(DEVICE) {
+            Ok(held) => (held != self.held).then(|| not_given_back(&held)),
+            Err(error) => Some(error.to_string()),
+        }
     }
 }
 
@@ -115,10 +145,7 @@ impl BenchDevice for EmulatedCuda {
         if let Some(rule) = self.libcuda.broken_rules(DEVICE).first() {
             return Some(broken_rule(rule));
         }
-        match self.libcuda.held(DEVICE) {
-            Ok(held) => (held != self.held).then(|| not_given_back(&held)),
-            Err(error) => Some(error.to_string()),
-        }
+        self.not_given_back()
     }
 }
 

@@ -222,13 +222,7 @@ impl Kernels {
     ///
     /// # Errors
     /// What the driver says; invalid where nothing is asked for, or too much.
-    pub fn gather(
-        &self,
-        area: &Area,
-        blocks: u32,
-        reads: u32,
-        stream: &Stream,
-    ) -> Result<u64, DriverError> {
+    pub fn gather(&self, area: &Area, blocks: u32, reads: u32, stream: &Stream) -> Result<u64, DriverError> {
         self.cuda.check_stream(CALL, stream)?;
         self.cuda.check_context(CALL, "an area", area.cuda().context())?;
         if blocks == 0 || blocks > 0xffff || reads == 0 {

@@ -187,7 +187,6 @@ fn memory_of_every_kind_is_timed() {
 /// What the driver refuses for want of room, or lacks, is left out and said.
 #[test]
 fn small_and_poor_devices_are_measured_as_far_as_they_go() {
-    // 3 is met by the first trial of the limit; frames of 1 GiB, and memory to be copied, have no room.
     let config = DeviceConfig {
         capacity_bytes: 64 << 20,
         max_mappings: Some(40),
@@ -278,8 +277,8 @@ fn everything_is_given_back_after_a_failure() {
     ];
     let plan = smallest();
     for function in functions {
-        // The first call, one in the middle, and one that there may not be.
-        for nth in [1, 4, 30] {
+        // The first call, and one that comes while much is held.
+        for nth in [1, 30] {
             let device = device(DeviceConfig::default());
             let [first, second] = streams(&device);
             device.library().fail_once(function, nth, Code::INVALID_VALUE).expect("a function");

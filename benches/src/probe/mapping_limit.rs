@@ -5,8 +5,9 @@
 //! One frame of a page is mapped again and again, so that memory is no limit. Access is set over many mappings at a time, as
 //! single ones would take most of a minute.
 
-use concertina_vmm::{Driver as _, DriverError, DriverErrorKind};
+use concertina_vmm::{Address, Driver as _, DriverError, DriverErrorKind};
 
+use super::holdings::{FrameNumber, Holdings};
 use super::report::MappingLimit;
 use super::session::Session;
 
@@ -24,33 +25,18 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<(), DriverError> {
     let frame = held.create(bytes)?;
     let reserved = held.reserve(bytes * most);
     let Some(start) = session.unless_missing(format!("{most} mappings"), reserved)? else { return Ok(()) };
-    let (mut mapped, mut accessible, mut refusal) = (0, 0, None);
+    // Many at a time, and where not all of them have room, one by one.
+    let (mut accessible, mut step, mut refusal) = (0, BATCH, None);
     while accessible < most && refusal.is_none() {
-        // They have to be unmapped, too: half of the time for either.
+        // They have to be unmapped, too, in what is left of the time of others.
         if session.is_over() {
             break;
         }
-        let end = (accessible + BATCH).min(most);
-        while mapped < end && refusal.is_none() {
-            match held.map(start.add(mapped * bytes), bytes, frame) {
-                Ok(()) => mapped += 1,
-                Err(error) => refusal = Some(error),
-            }
-        }
-        // One by one where there is not room for all: the last that fits is what is asked.
-        let step = |from: u64, to: u64| held.set_access(start.add(from * bytes), (to - from) * bytes);
-        if mapped > accessible && step(accessible, mapped).is_ok() {
-            accessible = mapped;
-            continue;
-        }
-        while accessible < mapped {
-            match step(accessible, accessible + 1) {
-                Ok(()) => accessible += 1,
-                Err(error) => {
-                    refusal = refusal.or(Some(error));
-                    break;
-                }
-            }
+        let added = step.min(most - accessible);
+        match add(&mut held, frame, start.add(accessible * bytes), bytes, added) {
+            Ok(()) => accessible += added,
+            Err(error) if step == 1 || error.kind == DriverErrorKind::Lost => refusal = Some(error),
+            Err(_) => step = 1,
         }
     }
     // A lost device is no limit.
@@ -60,8 +46,8 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<(), DriverError> {
     };
     if session.cuda.capabilities().unmap_spans_mappings {
         let mut from = 0;
-        while from < mapped {
-            let to = (from + BATCH).min(mapped);
+        while from < accessible {
+            let to = (from + BATCH).min(accessible);
             held.unmap(start.add(from * bytes), (to - from) * bytes)?;
             from = to;
         }
@@ -69,4 +55,27 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<(), DriverError> {
     held.give_back()?;
     session.report.mapping_limit = Some(MappingLimit { bytes, mappings: accessible, refusal });
     Ok(())
+}
+
+/// Maps the frame at so many neighbouring places and makes them accessible; all, or none.
+fn add(
+    held: &mut Holdings<'_>,
+    frame: FrameNumber,
+    start: Address,
+    bytes: u64,
+    count: u64,
+) -> Result<(), DriverError> {
+    let mut mapped = 0;
+    let done = (0..count).try_for_each(|place| {
+        held.map(start.add(place * bytes), bytes, frame)?;
+        mapped += 1;
+        Ok(())
+    });
+    let done = done.and_then(|()| held.set_access(start, count * bytes));
+    if done.is_err() {
+        for place in 0..mapped {
+            held.unmap(start.add(place * bytes), bytes)?;
+        }
+    }
+    done
 }

@@ -26,6 +26,14 @@ const MAX_NS: i64 = 1_000_000_000_000;
 /// Why a text or file is no cost table.
 #[derive(Debug, thiserror::Error)]
 pub enum CostFileError {
+    /// No table has this name.
+    #[error("no cost table `{word}`: neither a file nor one of {known}")]
+    NotFound {
+        /// The word.
+        word: String,
+        /// The names that there are.
+        known: String,
+    },
     /// The file can't be read.
     #[error("cost table {}: {error}", .path.display())]
     Read {
@@ -120,11 +128,10 @@ fn read(text: &str, place: &str) -> Result<CostTable, CostFileError> {
 
     let basis = match top.get("based_on") {
         None => None,
-        Some(value) => Some(match value.as_str() {
-            Some("h100") => CostTable::h100(),
-            Some("a100") => CostTable::a100(),
-            _ => return Err(source.bad("based_on", value, "\"h100\" or \"a100\"")),
-        }),
+        Some(value) => match value.as_str().and_then(CostTable::named) {
+            Some(table) => Some(table),
+            None => return Err(source.bad("based_on", value, "\"h100\" or \"a100\"")),
+        },
     };
     let complete = basis.is_some();
     let mut table = basis.unwrap_or_else(CostTable::free_of_charge);

@@ -35,6 +35,7 @@ mod backing;
 mod config;
 mod cost;
 mod cost_file;
+mod cost_search;
 mod counts;
 mod device;
 mod driver;

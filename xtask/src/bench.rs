@@ -18,6 +18,8 @@ use concertina_trace::LoadedTrace;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::XtaskError;
+use crate::measured_device::MEASUREMENTS;
+use crate::process::repository_root;
 pub(crate) use report::shortened;
 
 /// Arguments of `bench`.
@@ -74,7 +76,7 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) event_lag: u64,
 
-    /// What driver calls cost: h100, a100 or a TOML file.
+    /// What driver calls cost: h100, a100, a TOML file, or the name of one below docs/measurements.
     #[arg(long, value_name = "TABLE", default_value = "h100")]
     pub(crate) cost_table: String,
 
@@ -203,11 +205,7 @@ impl DeviceArgs {
     /// # Errors
     /// A cost table that can't be read, or an option that a GPU doesn't take.
     pub(crate) fn spec(&self) -> Result<DeviceSpec, XtaskError> {
-        let cost_table = match self.cost_table.as_str() {
-            "h100" => CostTable::h100(),
-            "a100" => CostTable::a100(),
-            file => CostTable::from_file(file)?,
-        };
+        let cost_table = CostTable::find(&self.cost_table, &repository_root().join(MEASUREMENTS))?;
         let spec = DeviceSpec {
             kind: self.device.into(),
             capacity: self.capacity,

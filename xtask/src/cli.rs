@@ -5,7 +5,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, ci, probe, replay, test, tidy, trace};
+use crate::{bench, ci, contract, gpu, probe, replay, test, tidy, trace};
 
 /// Bench, replay, test and check Concertina, an allocator for GPU memory on CUDA virtual memory.
 #[derive(Debug, Parser)]
@@ -28,8 +28,12 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     /// Replay one trace on one allocator and print what happened at each mark.
     Replay(replay::ReplayArgs),
-    /// Measure what the calls of a CUDA driver cost.
+    /// Measure a CUDA driver: what calls cost, which rules hold, how fast memory is.
     Probe(probe::ProbeArgs),
+    /// Run the contract of the driver traits on a CUDA device.
+    Contract(contract::ContractArgs),
+    /// Everything that a machine with a GPU is for: contract, examples, probe and bench, in one go.
+    Gpu(gpu::GpuArgs),
     /// Look at traces, make them, convert them.
     Trace(trace::TraceArgs),
     /// Run all tests.

@@ -54,9 +54,27 @@ pub(crate) enum XtaskError {
     },
     /// The device could not be measured.
     #[error("can't measure the device: {reason}")]
-    Probe {
+    Measure {
         /// What the driver says.
         reason: String,
+    },
+    /// Parts of the measurement of a driver failed; they were printed.
+    #[error("{parts} parts of the measurement failed")]
+    ProbeParts {
+        /// How many.
+        parts: usize,
+    },
+    /// A driver breaks its contract; the cases were printed.
+    #[error("{cases} cases of the driver's contract failed")]
+    Contract {
+        /// How many.
+        cases: usize,
+    },
+    /// Parts of the run on a device failed; they were printed.
+    #[error("{parts} parts failed on this device")]
+    DeviceParts {
+        /// How many.
+        parts: usize,
     },
     /// A run that could not begin.
     #[error(transparent)]
@@ -112,7 +130,10 @@ impl XtaskError {
                 ExitCode::from(2)
             }
             Self::Case(CaseError::SetUp { .. })
-            | Self::Probe { .. }
+            | Self::Measure { .. }
+            | Self::ProbeParts { .. }
+            | Self::Contract { .. }
+            | Self::DeviceParts { .. }
             | Self::Defects { .. }
             | Self::Start { .. }
             | Self::Step { .. }

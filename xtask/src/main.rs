@@ -7,8 +7,12 @@
 mod bench;
 mod ci;
 mod cli;
+mod contract;
+mod date;
 mod error;
 mod figures;
+mod gpu;
+mod measured_device;
 mod probe;
 mod process;
 mod replay;
@@ -31,7 +35,9 @@ fn main() -> ExitCode {
     let root = process::repository_root();
     let result = match cli.command {
         Command::Bench(args) => bench::run(args),
-        Command::Probe(args) => probe::run(args),
+        Command::Probe(args) => probe::run(&root, args),
+        Command::Contract(args) => contract::run(args),
+        Command::Gpu(args) => gpu::run(&root, args),
         Command::Replay(args) => replay::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Test(args) => test::run(&root, args),

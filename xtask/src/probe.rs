@@ -1,151 +1,140 @@
-//! `cargo xtask probe`: what the calls of a CUDA driver cost, measured.
+//! `cargo xtask probe`: a CUDA driver measured: what its calls cost, which rules it keeps, how fast memory is.
 //!
-//! Main types: [`ProbeArgs`]. Neighbours: `concertina_bench::probe` measures; `bench --cost-table` takes the file.
+//! Main types: [`ProbeArgs`]. Neighbours: `concertina_bench::probe` measures; `probe/text` has the tables;
+//! `bench --cost-table` takes the table that is written.
+
+mod text;
 
 use std::fs;
-use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use concertina_bench::cuda_device::{CudaError, EmulatedCuda, RealCuda};
-use concertina_bench::probe::{Measurement, measure, to_toml};
-use concertina_bench::{BenchDevice, CaseError, DeviceSpec};
-use concertina_cuda::Cuda;
+use clap::Args;
+use concertina_bench::probe::{Part, ProbePlan, ProbeReport, run as measure, to_toml};
+use concertina_libcuda::DeviceConfig;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use crate::error::XtaskError;
-use crate::figures::{self, Column, bytes, count, table};
+use crate::measured_device::{DeviceFacts, MeasuredDevice, OpenDevice, file_name};
 
 /// Arguments of `probe`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  cargo xtask probe                                     this machine's GPU
-  cargo xtask probe --out h200.toml --name h200         and a cost table of it, for --cost-table h200.toml
-  cargo xtask probe --device emulated-cuda              the same over the emulated libcuda: how it is tested")]
+  cargo xtask probe                            this machine's GPU, in less than four minutes
+  cargo xtask probe --short                    the most telling figures, in a minute
+  cargo xtask probe --out out/h200             files elsewhere than below docs/measurements
+  cargo xtask bench t1 --cost-table nvidia-h200    the emulator with what was measured
+  cargo xtask probe --device emulated-cuda     the same over the emulated libcuda: how it is tested")]
 pub(crate) struct ProbeArgs {
     /// The device.
-    #[arg(long, value_enum, default_value_t = ProbeDevice::Cuda)]
-    device: ProbeDevice,
+    #[arg(long, value_enum, default_value_t = MeasuredDevice::Cuda)]
+    device: MeasuredDevice,
 
-    /// Write a cost table to this file.
-    #[arg(long, value_name = "FILE")]
+    /// Directory for NAME.toml, the cost table, and NAME.json, all figures [default: docs/measurements/NAME/DATE; of the
+    /// emulated libcuda out/NAME].
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// The cost table's name [default: what the driver calls the device].
-    #[arg(long, value_name = "NAME")]
+    /// Name of the table, for --cost-table [default: what the driver calls the device, as a file name].
+    #[arg(long, value_name = "NAME", value_parser = table_name)]
     name: Option<String>,
 
-    /// How often each call is timed.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    repeat: usize,
+    /// Measure less: fewer sizes, no mapping limit.
+    #[arg(long)]
+    short: bool,
+
+    /// Calls behind each figure [default: 64; 16 with --short; 3 over the emulated libcuda].
+    #[arg(long, value_name = "N")]
+    repeat: Option<usize>,
+
+    /// Seconds for all of it; each part has its share [default: 220; 60 with --short].
+    #[arg(long, value_name = "N")]
+    budget: Option<u64>,
 }
 
-/// Which device is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ProbeDevice {
-    /// GPU 0 of this machine.
-    Cuda,
-    /// The emulated libcuda: figures of this host, of no GPU.
-    EmulatedCuda,
+fn table_name(name: &str) -> Result<String, String> {
+    if !name.is_empty() && name == file_name(name) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("`{name}` is no name of a file in small letters, digits, dots and dashes"))
+    }
 }
 
-/// Measures, prints a table, and writes the cost table if asked to.
+/// Everything that is written as JSON.
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    device: &'a DeviceFacts,
+    #[serde(flatten)]
+    report: &'a ProbeReport,
+}
+
+impl ProbeArgs {
+    fn plan(&self) -> ProbePlan {
+        let plan = match (self.device, self.short) {
+            (MeasuredDevice::EmulatedCuda, _) => ProbePlan::emulated(),
+            (MeasuredDevice::Cuda, true) => ProbePlan::short(),
+            (MeasuredDevice::Cuda, false) => ProbePlan::full(),
+        };
+        ProbePlan {
+            repeat: self.repeat.unwrap_or(plan.repeat),
+            budget: self.budget.map_or(plan.budget, Duration::from_secs),
+            ..plan
+        }
+    }
+}
+
+/// Measures, prints tables, and writes the cost table and all figures.
 ///
 /// # Errors
-/// No such device, a call that failed, or a file that can't be written.
-pub(crate) fn run(args: ProbeArgs) -> Result<(), XtaskError> {
-    match args.device {
-        ProbeDevice::Cuda => {
-            let device = RealCuda::open().map_err(CaseError::Cuda)?;
-            probe(&args, &device, device.driver().inner())
-        }
-        ProbeDevice::EmulatedCuda => {
-            let config = DeviceSpec::default().cuda_config(0)?;
-            let device = EmulatedCuda::new(config).map_err(CaseError::Cuda)?;
-            probe(&args, &device, device.driver())
-        }
-    }
-}
+/// No such device, files that can't be written, or parts that failed.
+pub(crate) fn run(root: &Path, args: ProbeArgs) -> Result<(), XtaskError> {
+    let device = args.device.open(DeviceConfig::default())?;
+    let facts = device.facts()?;
+    let name = args.name.clone().unwrap_or_else(|| file_name(&facts.name));
+    let directory = args.out.clone().unwrap_or_else(|| args.device.default_directory(root, &facts));
+    // Before the work, so that it is not in vain.
+    fs::create_dir_all(&directory).map_err(|source| XtaskError::io("write", &directory, source))?;
 
-fn probe<D>(args: &ProbeArgs, device: &D, cuda: &Cuda) -> Result<(), XtaskError>
-where
-    D: BenchDevice,
-    D::Driver: concertina_vmm::Driver<Stream = concertina_cuda::Stream>,
-{
-    let stream = || device.new_stream().map_err(|error| XtaskError::Probe { reason: error.to_string() });
-    let streams = [stream()?, stream()?];
-    let measured = measure(cuda, cuda.ordinal(), [&streams[0], &streams[1]], args.repeat);
-    let measured = measured.map_err(|error| CaseError::Cuda(CudaError::Silent(error)))?;
-
-    let mut comments =
-        vec![format!("Measured by `cargo xtask probe` on {}, host time of idle calls.", today())];
-    if args.device == ProbeDevice::EmulatedCuda {
-        comments.push("Over the emulated libcuda: figures of a host, of no GPU.".to_owned());
-    }
-    comments.push(cuda.probe().to_string());
-    for comment in &comments {
-        println!("{comment}");
-    }
-    println!();
-    print!("{}", text(&measured));
-    if let Some(path) = &args.out {
-        let name = args.name.clone().unwrap_or_else(|| cuda.probe().device_name.clone());
-        let written = fs::write(path, to_toml(&measured.cost_table(&name), &comments));
-        written.map_err(|source| XtaskError::io("write", path, source))?;
-    }
-    Ok(())
-}
-
-fn text(measured: &Measurement) -> String {
-    let columns = [
-        Column::left("call"),
-        Column::right("size"),
-        Column::right("mappings"),
-        Column::right("median ns"),
-        Column::right("least ns"),
-        Column::right("ns/mapping"),
+    let report = on(&device, &args.plan())?;
+    print!("{}", text::text(&facts, &report));
+    let mut comments = vec!["Measured by `cargo xtask probe`: host time of idle calls, medians.".to_owned()];
+    comments.extend(facts.lines());
+    let files = [
+        (format!("{name}.toml"), to_toml(&report.cost_table(&name), &comments)),
+        (format!("{name}.json"), json(&facts, &report)?),
     ];
-    let mut rows = table(&columns, 2);
-    for timing in &measured.timings {
-        rows.add_row([
-            timing.call.name().to_owned(),
-            if timing.bytes == 0 { "-".to_owned() } else { bytes(timing.bytes) },
-            count(timing.mappings),
-            count(timing.median_ns),
-            count(timing.least_ns),
-            count(timing.median_ns / timing.mappings.max(1)),
-        ]);
+    for (file, text) in files {
+        let path = directory.join(file);
+        fs::write(&path, text).map_err(|source| XtaskError::io("write", &path, source))?;
+        println!("written: {}", path.strip_prefix(root).unwrap_or(&path).display());
     }
-    figures::text(&rows)
-}
-
-/// The day in UTC, as 2026-01-31.
-fn today() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    date_of_day(seconds / 86_400)
-}
-
-/// The date of a day counted from 1970-01-01. (Howard Hinnant, "chrono-compatible low-level date algorithms",
-/// `civil_from_days`, for days from 1970 on.)
-fn date_of_day(day: u64) -> String {
-    let day = day + 719_468;
-    let (era, of_era) = (day / 146_097, day % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{of_month:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date_of_day;
-
-    #[test]
-    fn days_have_the_dates_of_the_calendar() {
-        // By `date -u -d @…`: the epoch, a leap day of a century, the day after it, the end of a year.
-        let dates = [0, 11_016, 11_017, 20_818].map(date_of_day);
-        assert_eq!(dates, ["1970-01-01", "2000-02-29", "2000-03-01", "2026-12-31"]);
+    let left = device.not_given_back();
+    match (report.failed.len(), left) {
+        (0, None) => Ok(()),
+        (_, Some(reason)) => Err(XtaskError::Measure { reason }),
+        (parts, None) => Err(XtaskError::ProbeParts { parts }),
     }
+}
+
+fn on(device: &OpenDevice, plan: &ProbePlan) -> Result<ProbeReport, XtaskError> {
+    let [first, second] = device.streams()?;
+    let bar = ProgressBar::new(Part::ALL.len() as u64);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed}  {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut begun = 0;
+    let report = measure(device.cuda(), [&first, &second], plan, |part| {
+        // Drawn between parts only: no thread of its own takes time from what is measured.
+        bar.set_position(begun);
+        bar.set_message(part.name());
+        begun += 1;
+    });
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+fn json(facts: &DeviceFacts, report: &ProbeReport) -> Result<String, XtaskError> {
+    let written = serde_json::to_string_pretty(&Written { device: facts, report });
+    let text = written.map_err(|error| XtaskError::Measure { reason: error.to_string() })?;
+    Ok(format!("{text}\n"))
 }

@@ -66,6 +66,9 @@ impl Part {
     const ALL: &[Self] = &[Self::Contract, Self::Examples, Self::Probe, Self::Bench];
 }
 
+/// Where logs are, from the directory of the results.
+const LOGS: &str = "logs";
+
 /// What every part needs to know.
 #[derive(Debug)]
 struct Whole<'a> {
@@ -113,6 +116,11 @@ pub(crate) fn run(root: &Path, args: GpuArgs) -> Result<(), XtaskError> {
     let written = fs::write(&path, outcome::json(&whole.facts, &whole.outcomes)?);
     written.map_err(|source| XtaskError::io("write", &path, source))?;
     println!("written: {}", path.strip_prefix(root).unwrap_or(&path).display());
+    let logs = whole.directory.join(LOGS);
+    // Goes only if nothing is in it: there are logs of what failed.
+    if fs::remove_dir(&logs).is_err() && logs.is_dir() {
+        println!("logs: {}", logs.strip_prefix(root).unwrap_or(&logs).display());
+    }
     match whole.outcomes.iter().filter(|outcome| outcome.status == Status::Failed).count() {
         0 => Ok(()),
         parts => Err(XtaskError::DeviceParts { parts }),

@@ -46,6 +46,11 @@ fn values_of_options() {
         (&["bench", "s1", "--device", "cuda", "--capacity", "1GiB"], &["--capacity", "--device cuda"]),
         (&["bench", "s1", "--device", "cuda", "--check"], &["emulated-cuda"]),
         (&["probe", "--device", "emulated"], &["--device", "'emulated'", "emulated-cuda"]),
+        (&["probe", "--name", "An H200"], &["--name", "`An H200`", "small letters"]),
+        (&["probe", "--budget", "long"], &["--budget", "'long'"]),
+        (&["contract", "--device", "emulated"], &["--device", "'emulated'"]),
+        (&["gpu", "--parts", "contract,coffee"], &["--parts", "'coffee'", "examples"]),
+        (&["gpu", "--device", "emulated-cuda", "--traces", "t99"], &["`t99`", "t1, t2"]),
         (&["bench", "--event-lag", "soon"], &["--event-lag", "'soon'"]),
         (&["replay", "t1", "--policy", "greedy"], &["--policy", "`greedy`", "lean, balanced"]),
         (&["replay", "t1", "--allocator", "jemalloc"], &["--allocator", "`jemalloc`"]),
@@ -115,7 +120,21 @@ fn a_trace_that_is_cut_off() {
 fn a_device_that_can_not_be() {
     assert_refused(&["bench", "s1", "--capacity", "1MiB"], &["1048576", "2097152"]);
     assert_refused(&["replay", "s1", "--capacity", "0.001x"], &["2097152"]);
-    assert_refused(&["bench", "s1", "--cost-table", "none.toml"], &["none.toml"]);
+    assert_refused(&["bench", "s1", "--cost-table", "none.toml"], &["`none.toml`", "h100, a100"]);
+    assert_refused(&["replay", "s1", "--cost-table", "h300"], &["`h300`", "h100, a100"]);
+}
+
+#[test]
+fn a_machine_without_a_gpu() {
+    for command in ["probe", "contract", "gpu"] {
+        let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        // Where there is one, it is hidden.
+        let output = xtask.arg(command).env("CUDA_VISIBLE_DEVICES", "-1").output().expect("xtask starts");
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{command}: {error}");
+        assert!(error.starts_with("error: no CUDA device: ") && error.lines().count() == 1, "{error}");
+        assert!(output.stdout.is_empty());
+    }
 }
 
 #[test]
@@ -124,6 +143,7 @@ fn a_file_that_can_not_be_written() {
     let place = directory.path().join("file");
     std::fs::write(&place, "").expect("written");
     let below = place.join("out.json");
+    assert_refused(&["probe", "--device", "emulated-cuda", "--out", text(&below)], &["out.json"]);
     assert_refused(&["bench", "s1", "--json", text(&below)], &["out.json"]);
     assert_refused(&["trace", "gen", "middle", "--out", text(&below)], &["out.json"]);
 }

@@ -82,17 +82,22 @@ pub(super) fn text(facts: &DeviceFacts, outcomes: &[Outcome]) -> String {
         };
         rows.add_row([
             (*part).to_owned(),
-            shortened(what, 26),
+            shortened(what, 33),
             status.to_owned(),
             format!("{:.1}", *took_ms as f64 / 1e3),
-            shortened(detail, 44),
+            shortened(detail, 41),
         ]);
     }
     text.push_str(&figures::text(&rows));
     let count = |status| outcomes.iter().filter(|outcome| outcome.status == status).count();
     let [passed, failed, stopped, skipped] =
         [Status::Passed, Status::Failed, Status::Stopped, Status::Skipped].map(count);
-    let _ = writeln!(text, "\n{passed} passed, {failed} failed, {stopped} stopped, {skipped} skipped");
+    let times = if facts.emulated { "MODELLED" } else { "measured" };
+    let _ = writeln!(
+        text,
+        "\nbench: peak of mapped bytes, driver calls that change memory, time of all driver calls ({times})."
+    );
+    let _ = writeln!(text, "{passed} passed, {failed} failed, {stopped} stopped, {skipped} skipped");
     text
 }
 

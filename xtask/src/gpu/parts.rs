@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::child::{Child, End};
 use super::outcome::{Outcome, Status};
-use super::{MeasuredDevice, Whole};
+use super::{LOGS, MeasuredDevice, Whole};
 use crate::error::XtaskError;
 use crate::figures::{bytes, count};
 
@@ -101,7 +101,7 @@ impl Whole<'_> {
     }
 
     fn log(&self, part: &str, what: &str) -> PathBuf {
-        self.directory.join("logs").join(format!("{part}-{what}.txt"))
+        self.directory.join(LOGS).join(format!("{part}-{what}.txt"))
     }
 
     /// This program, with other arguments, on the same device.
@@ -248,13 +248,10 @@ fn found(outcomes: Value) -> (Status, String, Value) {
     }
     let of_memory = Call::ALL.iter().filter(|call| call.is_memory_call());
     let calls: u64 = of_memory.filter_map(|call| outcome["driver_calls"][call.name()].as_u64()).sum();
-    let (driver, how) = match outcome["measured_driver_ns"].as_u64() {
-        Some(ns) => (ns, ""),
-        None => (outcome["modelled_driver_ns"].as_u64().unwrap_or(0), " modelled"),
-    };
+    let driver = outcome["measured_driver_ns"].as_u64().or(outcome["modelled_driver_ns"].as_u64());
     let mapped = outcome["mapped_over_live"].as_f64().unwrap_or(f64::NAN);
-    let seconds = driver as f64 / 1e9;
-    (Status::Passed, format!("{mapped:.4} × live, {} calls, {seconds:.2} s{how}", count(calls)), outcome)
+    let seconds = driver.unwrap_or(0) as f64 / 1e9;
+    (Status::Passed, format!("{mapped:.4} × live, {} calls, {seconds:.2} s", count(calls)), outcome)
 }
 
 #[cfg(test)]

@@ -245,3 +245,30 @@ fn properties_for(purpose: Purpose, device: u32) -> Result<sys::CUmemAllocationP
     }
     Ok(properties)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_is_missing_is_named() {
+        // No library was opened in this process, so it has none.
+        let error = need(Call::Malloc, &["cuMemAllocAsync", "cuMemFreeAsync"]).unwrap_err();
+        assert_eq!(error.kind, DriverErrorKind::NotSupported);
+        assert!(error.detail.contains("cuMemAllocAsync;"), "{error}");
+        assert_eq!(need(Call::Malloc, &[]), Ok(()));
+    }
+
+    /// By `cuda.h`: type, handle types, location (type, id), a pointer, then compression, RDMA, usage.
+    #[test]
+    fn purposes_are_laid_out_as_in_the_header() {
+        let words = |purpose| {
+            let properties = properties_for(purpose, 7).unwrap();
+            // SAFETY: as long as the array, and without padding where it is read.
+            unsafe { core::mem::transmute_copy::<_, [u32; 8]>(&properties) }
+        };
+        assert_eq!(words(Purpose::Plain), [1, 0, 1, 7, 0, 0, 0, 0]);
+        assert_eq!(words(Purpose::ExportAsFile), [1, 1, 1, 7, 0, 0, 0, 0]);
+        assert_eq!(words(Purpose::GpuDirectRdma), [1, 0, 1, 7, 0, 0, 0x100, 0]);
+    }
+}

@@ -18,7 +18,7 @@ use crate::error::XtaskError;
 use crate::figures::{bytes, count};
 
 /// Most seconds of each kind of process.
-const CONTRACT: u64 = 40;
+const CONTRACT: u64 = 60;
 const BUILD: u64 = 180;
 const EXAMPLE: u64 = 20;
 const PROBE: u64 = 80;

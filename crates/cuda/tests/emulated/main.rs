@@ -13,6 +13,7 @@ mod contract;
 mod exiting;
 mod memory;
 mod opening;
+mod raw;
 
 use std::sync::Arc;
 

@@ -53,7 +53,8 @@ fn synchronize_device(cuda: &Cuda) -> Result<(), TargetError> {
 }
 
 /// The crate `cuda` over the emulated libcuda: bookkeeping only, work is done at the call, and events complete as on the
-/// emulator that is behind it (but see [`EmulatedCuda::to_be_measured`]). There is one in a process at a time; others wait to be made.
+/// emulator that is behind it (but see [`EmulatedCuda::to_be_measured`]). There is one in a process at a time; others wait to
+/// be made.
 #[derive(Debug)]
 pub struct EmulatedCuda {
     cuda: Cuda,

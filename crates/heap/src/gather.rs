@@ -160,7 +160,7 @@ impl<D: Driver> Heaps<D> {
     ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
         let mut outcome = Ok(None);
         if claim.missing() > 0 {
-            let first = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+            let first = self.create_first_bytes(request);
             if self.store.mapped_bytes() + self.store.frame_bytes() <= first {
                 drop(heap);
                 outcome = self.create(claim, first);
@@ -177,6 +177,12 @@ impl<D: Driver> Heaps<D> {
             other => other,
         };
         (heap, outcome)
+    }
+
+    /// Most mapped bytes up to which frames are created rather than stolen for the request.
+    pub(crate) fn create_first_bytes(&self, request: &Request) -> u64 {
+        let wished = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+        wished.min(self.store.expected_most_bytes())
     }
 
     fn steal_or_create<'a>(

@@ -191,16 +191,17 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// Takes back the heap's oldest pending block, by a wait on the device, if the plan needs more frames than the heap
-    /// has and the policy would create. Its hole may serve better than the plan. Returns whether a block came back.
+    /// Takes back the heap's oldest pending block, by a wait on the device, if the plan needs more frames than the policy
+    /// would create. Its hole may serve better than the plan, and its pages are held: to rob others of frames while
+    /// pending blocks lie there leaves stale pages everywhere, which can't be used again before events are seen done.
+    /// Returns whether a block came back.
     fn take_back_for(&self, heap: &mut Heap<D>, request: &Request, plan: &Plan) -> bool {
         if !heap.has_pending() || self.settings.cross_stream != CrossStream::DeviceWait {
             return false;
         }
-        let most = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
-        let to_create = most.saturating_sub(self.store.mapped_bytes()) / self.store.frame_bytes();
+        let room = self.create_first_bytes(request).saturating_sub(self.store.mapped_bytes());
         let home = heap.key().stream;
-        plan.frames() as u64 > to_create + heap.idle_frames()
+        plan.frames() as u64 > room / self.store.frame_bytes()
             && heap.take_back_oldest(|uses| self.fences.wait(home, uses).is_ok())
     }
 

@@ -130,7 +130,8 @@ fn a_device_of_a_fiftieth_more_than_lives_is_enough() {
     for event_lag in LAGS {
         for file in TraceFile::bundled() {
             let trace = load(&file);
-            let device = DeviceSpec { capacity: Capacity::OverLive(1.02), event_lag, ..DeviceSpec::default() };
+            let device =
+                DeviceSpec { capacity: Capacity::TimesLive(1.02), event_lag, ..DeviceSpec::default() };
             let outcome = run(&trace, PolicyName::Balanced, &device).outcome;
             assert_eq!((outcome.error, outcome.host_waits), (None, 0), "{}, lag {event_lag}", trace.name());
         }

@@ -137,6 +137,11 @@ impl<D: Driver> Directory<'_, D> {
         self.0.free.get(&self.0.records.get(frame.index())?.arrival?)
     }
 
+    /// The free frames of the store, oldest first.
+    pub fn free_frames(&self) -> impl Iterator<Item = &Frame<D>> {
+        self.0.free.values()
+    }
+
     /// Every page that is mapped to the frame.
     pub fn mappings(&self, frame: FrameId) -> &[Place] {
         self.0.records.get(frame.index()).map_or(&[], |record| &record.mappings)

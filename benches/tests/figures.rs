@@ -113,6 +113,32 @@ fn the_worked_examples_complete_on_a_device_of_their_size() {
 }
 
 #[test]
+fn streams_that_share_memory_map_less_than_once_an_allocation() {
+    let trace = load(&TraceFile::find("s7").expect("bundled"));
+    for policy in PolicyName::ALL {
+        for lag in LAGS {
+            let outcome = run(&trace, *policy, &device(lag)).outcome;
+            assert_eq!((outcome.error, outcome.host_waits), (None, 0), "{policy}, lag {lag}");
+            let maps = outcome.driver_calls["map"];
+            assert!(maps < 92_468, "{policy}, lag {lag}: {maps} maps for 92,468 allocations");
+        }
+    }
+}
+
+#[test]
+fn a_device_of_a_fiftieth_more_than_lives_is_enough() {
+    for event_lag in LAGS {
+        for file in TraceFile::bundled() {
+            let trace = load(&file);
+            let device =
+                DeviceSpec { capacity: Capacity::TimesLive(1.02), event_lag, ..DeviceSpec::default() };
+            let outcome = run(&trace, PolicyName::Balanced, &device).outcome;
+            assert_eq!((outcome.error, outcome.host_waits), (None, 0), "{}, lag {event_lag}", trace.name());
+        }
+    }
+}
+
+#[test]
 fn the_same_run_gives_the_same_counts() {
     let trace = load(&TraceFile::find("s7").expect("bundled"));
     let device = device(1_000);

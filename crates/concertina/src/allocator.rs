@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use concertina_heap::{FreeError, HeapCell, Heaps, Request, Stats, Trimmed};
-use concertina_vmm::{Device, Driver};
+use concertina_vmm::{CrossStream, Device, Driver};
 
 use crate::allocation::{Allocation, RawAllocation};
 use crate::config::Config;
@@ -110,7 +110,14 @@ impl<D: Driver> Allocator<D> {
 
     /// Registers a stream. The driver's stream is kept alive until the last block allocated on it is freed.
     pub fn register_stream(&self, stream: D::Stream) -> Stream<D> {
-        Stream::new(&self.shared, stream)
+        Stream::new(&self.shared, stream, None)
+    }
+
+    /// The same for a stream with a rule of its own instead of the allocator's. Between two streams the stricter rule
+    /// holds: one whose work may wait for other streams or for the host, such as that of collectives, is registered
+    /// with [`CrossStream::Completed`], and then no other stream is made to wait for it either.
+    pub fn register_stream_with(&self, stream: D::Stream, rule: CrossStream) -> Stream<D> {
+        Stream::new(&self.shared, stream, Some(rule))
     }
 
     /// Allocates a block on a stream. Its content is undefined.
@@ -163,6 +170,21 @@ impl<D: Driver> Allocator<D> {
     /// Gives back free frames until at most `bytes` are mapped, or none can go any more. Does not wait.
     pub fn trim_to(&self, bytes: u64) -> Trimmed {
         self.shared.heaps.trim_to(bytes)
+    }
+
+    /// The same, and the host waits first for all work that was queued on streams whose memory is free.
+    ///
+    /// # Errors
+    /// A failed record or synchronisation; nothing was given back then.
+    pub fn trim_wait(&self) -> Result<Trimmed, Error> {
+        Ok(self.shared.heaps.trim_wait()?)
+    }
+
+    /// Unmaps stale pages that no work uses any more until at most so many mappings are left, and returns how many went.
+    /// For a quiet moment, where the driver's number of mappings is limited: stale pages are otherwise kept for reuse, and
+    /// removed in batches when the limit nears.
+    pub fn unmap_stale_to(&self, mappings: u64) -> u64 {
+        self.shared.heaps.unmap_stale_to(mappings)
     }
 
     /// The figures now.

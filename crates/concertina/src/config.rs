@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Config`], [`ConfigBuilder`], [`ConfigError`]. Neighbours: `allocator` checks what depends on the device.
 
-use concertina_heap::{CrossStream, Policy, Settings, StaleRule};
-use concertina_vmm::FrameProperties;
+use concertina_heap::{HostWait, Policy, Settings, StaleRule};
+use concertina_vmm::{CrossStream, FrameProperties};
 
 /// The settings of an allocator. [`Config::default`] is right for most programs: the policy `balanced`, frames that
 /// cross streams by device-side waits, no limit but the device's.
@@ -122,9 +122,15 @@ impl ConfigBuilder {
         self
     }
 
-    /// Whether frames that another stream used last may be taken.
+    /// Whether frames that another stream used last may be taken: the rule of streams that are registered without one.
     pub fn cross_stream(mut self, rule: CrossStream) -> Self {
         self.config.settings.cross_stream = rule;
+        self
+    }
+
+    /// Whether a request that would be out of memory may make the host wait for work on the device.
+    pub fn host_wait(mut self, rule: HostWait) -> Self {
+        self.config.settings.host_wait = rule;
         self
     }
 

@@ -25,10 +25,11 @@ pub use layout::Layout;
 pub use stream::Stream;
 
 pub use concertina_heap::{
-    CrossStream, FreeError, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed, Verdict,
+    FreeError, HostWait, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed, Verdict,
 };
 pub use concertina_vmm::{
-    Address, BaselineDriver, Driver, DriverError, DriverErrorKind, FenceCounts, StreamId, Unreturned,
+    Address, BaselineDriver, CrossStream, Driver, DriverError, DriverErrorKind, FenceCounts, StreamId,
+    Unreturned,
 };
 
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.

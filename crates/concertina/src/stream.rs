@@ -7,7 +7,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use concertina_heap::{HeapCell, Kind};
-use concertina_vmm::{Driver, StreamClock, StreamId};
+use concertina_vmm::{CrossStream, Driver, StreamClock, StreamId};
 
 use crate::allocator::Shared;
 
@@ -62,8 +62,8 @@ impl<D: Driver> fmt::Debug for Stream<D> {
 }
 
 impl<D: Driver> Stream<D> {
-    pub(crate) fn new(shared: &Arc<Shared<D>>, stream: D::Stream) -> Self {
-        let clock = shared.heaps.register(stream);
+    pub(crate) fn new(shared: &Arc<Shared<D>>, stream: D::Stream, rule: Option<CrossStream>) -> Self {
+        let clock = shared.heaps.register(stream, rule);
         let small = shared.heaps.heap(&clock, Kind::Small);
         let large = shared.heaps.heap(&clock, Kind::Large);
         let core = Arc::new(StreamCore { shared: Arc::clone(shared), clock, small, large });

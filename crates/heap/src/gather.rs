@@ -7,14 +7,13 @@ use std::collections::HashSet;
 
 use concertina_vmm::sync::{MutexGuard, Ordering};
 use concertina_vmm::{
-    Access, CreateError, Driver, DriverError, Frame, FrameId, PageRange, Place, ReleaseError, Segment,
-    StreamId, Use, Uses,
+    Access, CreateError, CrossStream, Driver, DriverError, Frame, FrameId, PageRange, Place, ReleaseError,
+    Segment, StreamId, Use, Uses,
 };
 
 use crate::heap::Heap;
 use crate::heaps::{HeapCell, Heaps};
 use crate::plan::{Backing, Plan};
-use crate::policy::CrossStream;
 use crate::step::Request;
 
 /// What ended the search for memory.
@@ -55,6 +54,11 @@ impl<D: Driver> Claim<D> {
             .backing
             .iter()
             .any(|(_, backing)| matches!(backing, Backing::ReviveOther(..) | Backing::ReviveStore(_)))
+    }
+
+    /// Number of mappings by which there will be more.
+    pub(crate) fn mappings(&self) -> u64 {
+        self.plan.new_mappings()
     }
 
     /// The last uses of all frames, one a stream.
@@ -160,7 +164,7 @@ impl<D: Driver> Heaps<D> {
     ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
         let mut outcome = Ok(None);
         if claim.missing() > 0 {
-            let first = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+            let first = self.create_first_bytes(request);
             if self.store.mapped_bytes() + self.store.frame_bytes() <= first {
                 drop(heap);
                 outcome = self.create(claim, first);
@@ -177,6 +181,12 @@ impl<D: Driver> Heaps<D> {
             other => other,
         };
         (heap, outcome)
+    }
+
+    /// Most mapped bytes up to which frames are created rather than stolen for the request.
+    pub(crate) fn create_first_bytes(&self, request: &Request) -> u64 {
+        let wished = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+        wished.min(self.store.expected_most_bytes())
     }
 
     fn steal_or_create<'a>(
@@ -227,14 +237,16 @@ impl<D: Driver> Heaps<D> {
         for other in &same_stream {
             self.steal_from(other, claim, |_| true);
         }
-        if self.settings.cross_stream == CrossStream::Never {
-            return;
-        }
-        for other in &others {
+        let rules: Vec<CrossStream> = self
+            .fences
+            .with_order(waiter, |order| others.iter().map(|other| order.rule(other.key().stream)).collect());
+        let others: Vec<_> =
+            others.iter().zip(rules).filter(|(_, rule)| *rule != CrossStream::Never).collect();
+        for (other, rule) in &others {
             if claim.missing() == 0 {
                 return;
             }
-            if self.settings.cross_stream == CrossStream::Completed {
+            if *rule == CrossStream::Completed {
                 // Nothing is waited for, so an event must be there to be seen done.
                 self.see(other.clock().now());
             } else if let Err(error) = self.fences.poll(other.key().stream) {
@@ -243,10 +255,8 @@ impl<D: Driver> Heaps<D> {
             self.steal_from(other, claim, |use_| self.fences.is_ordered(waiter, use_));
         }
         self.take_from_store(claim, |frame| self.may_serve(waiter, frame));
-        if self.settings.cross_stream == CrossStream::DeviceWait {
-            for other in &others {
-                self.steal_from(other, claim, |_| true);
-            }
+        for (other, _) in others.iter().filter(|(_, rule)| *rule == CrossStream::DeviceWait) {
+            self.steal_from(other, claim, |_| true);
         }
     }
 
@@ -265,23 +275,34 @@ impl<D: Driver> Heaps<D> {
     /// Takes pending blocks back before their other streams are done, oldest first, by making their own stream wait for
     /// those on the device; and then the frames that this frees. As few as will do.
     fn take_back_pending(&self, cell: &HeapCell<D>, claim: &mut Claim<D>) {
-        if self.settings.cross_stream != CrossStream::DeviceWait {
-            return;
-        }
+        let waiter = cell.key().stream;
         let mut cells = self.cells();
         // The block's own stream first: its frames need no further wait.
-        cells.sort_by_key(|other| other.key().stream != cell.key().stream);
+        cells.sort_by_key(|other| other.key().stream != waiter);
         for other in cells {
-            let home = other.key().stream;
             let mut heap = other.lock();
+            // Frames that come back that way were used just now: this stream will have to wait for that one.
+            if !heap.has_pending() || !self.may_take(waiter, other.clock().now()) {
+                continue;
+            }
             while claim.missing() > 0 {
-                if !heap.take_back_oldest(|uses| self.fences.wait(home, uses).is_ok()) {
+                if !self.take_back(&mut heap) {
                     break;
                 }
                 let missing = claim.missing();
                 heap.take_idle(missing, |_| true, &mut claim.frames);
             }
         }
+    }
+
+    /// Takes the heap's oldest pending block back whose uses its stream may wait for on the device, and puts it behind
+    /// them. Returns whether a block came back.
+    pub(crate) fn take_back(&self, heap: &mut Heap<D>) -> bool {
+        let home = heap.key().stream;
+        let may_follow = |uses: &Uses| {
+            self.fences.with_order(home, |order| uses.iter().all(|use_| order.may_follow(*use_)))
+        };
+        heap.take_back_oldest(may_follow, |uses| self.fences.wait(home, uses).is_ok())
     }
 
     /// Creates frames for the claim while mapped bytes stay within `most`.

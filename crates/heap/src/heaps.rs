@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
 use concertina_vmm::{
-    Device, Driver, DriverError, FenceCounts, Fences, Frame, FrameStore, ReleaseError, SegmentId,
-    StreamClock, StreamId, Unreturned, Use,
+    CrossStream, Device, Driver, DriverError, FenceCounts, Fences, Frame, FrameStore, ReleaseError,
+    SegmentId, StreamClock, StreamId, Unreturned, Use,
 };
 
 use crate::error::FreeError;
@@ -161,9 +161,9 @@ impl<D: Driver> Heaps<D> {
         &self.fences
     }
 
-    /// Registers a stream; its heaps come with its first allocations.
-    pub fn register(&self, stream: D::Stream) -> Arc<StreamClock> {
-        self.fences.register(stream)
+    /// Registers a stream; its heaps come with its first allocations. Without a rule of its own it follows the settings.
+    pub fn register(&self, stream: D::Stream, rule: Option<CrossStream>) -> Arc<StreamClock> {
+        self.fences.register(stream, rule.unwrap_or(self.settings.cross_stream))
     }
 
     /// The heap with this stream and kind in the default pool, made if it does not exist yet.
@@ -285,7 +285,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Whether `waiter` may take a frame with such a last use, waiting on the device if need be.
     pub(crate) fn may_take(&self, waiter: StreamId, use_: Use) -> bool {
-        self.fences.with_order(waiter, |order| self.settings.cross_stream.allows(order, use_))
+        self.fences.with_order(waiter, |order| order.may_take(use_))
     }
 
     /// The same for a frame of the store.
@@ -383,15 +383,11 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// With [`StaleRule::Eager`]: unmaps every stale page whose last use is seen done.
+    /// With [`StaleRule::Eager`]: unmaps every stale page whose last use is seen done, in all heaps.
     pub(crate) fn unmap_eagerly(&self) {
-        if self.settings.stale == StaleRule::Eager {
-            self.unmap_stale();
+        if self.settings.stale != StaleRule::Eager {
+            return;
         }
-    }
-
-    /// Unmaps every stale page whose last use is seen done, in all heaps.
-    pub(crate) fn unmap_stale(&self) {
         for cell in self.cells() {
             self.see(cell.clock.now());
             let mut heap = cell.lock();

@@ -51,11 +51,6 @@ impl ArenaIdle {
         self.idle.get(page as usize).is_none_or(|bit| *bit)
     }
 
-    /// A bit for each page that was ever used: whether it is idle.
-    pub(crate) fn bits(&self) -> &BitVec<u64> {
-        &self.idle
-    }
-
     /// When the page became idle.
     pub(crate) fn mark(&self, page: u32) -> Mark {
         let (stamp, tick) = (self.stamps.get(page as usize), self.ticks.get(page as usize));

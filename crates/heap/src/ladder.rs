@@ -6,16 +6,17 @@
 //! - Step 1, a bin, and step 2, the best fit if all its pages are held, make no driver call.
 //! - Step 3 backs the pages of the best fit: it revives what can be revived, then takes frames in the order that the
 //!   policy gives, and creates the shortfall.
+//! - Step 6 makes the host wait for work whose end would free something, as little as will do, and begins again.
 //! - Step 7 is out of memory, with a report.
 //!
-//! Steps 4 to 6 of the design (hooks, loans, waits of the host) are not built yet; what there is of reclaiming, bins
-//! and pending blocks, is part of step 3.
+//! Steps 4 and 5 of the design (hooks, loans) are not built yet; what there is of reclaiming, bins and pending blocks, is
+//! part of step 3.
 //!
 //! A place is claimed before its frames are gathered, and no lock is held while they are. Whatever fails on the way,
 //! the claimed block becomes a hole again and the frames go to the store, from where stale pages can be revived.
 
 use concertina_vmm::sync::Arc;
-use concertina_vmm::{Driver, DriverError, Frame, Place, Reservation, Segment, Uses};
+use concertina_vmm::{CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, Uses};
 
 use crate::error::AllocateError;
 use crate::gather::Shortage;
@@ -23,7 +24,7 @@ use crate::heap::{Granted, Heap};
 use crate::heaps::{HeapCell, Heaps};
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::plan::{Others, Plan, Rules};
-use crate::policy::CrossStream;
+use crate::policy::HostWait;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 
 /// How one try at a request ended.
@@ -41,11 +42,18 @@ struct Search {
     blocked: Vec<Place>,
     /// Bound on the frames of a plan, once a first try came up short.
     frames: Option<u64>,
-    /// Whether stale pages were already removed to make room in the driver's tables.
-    swept: bool,
-    /// Bound on the new mappings of a plan, once that did not make enough.
+    /// Whether the driver had no room in its tables before: once more may be a matter of the budget that nobody knows,
+    /// twice is not.
+    tables_full: bool,
+    /// Bound on the new mappings of a plan, once no mapping could be removed any more to make room for them.
     mappings: Option<u64>,
     others: Others,
+}
+
+impl Search {
+    const fn new() -> Self {
+        Self { blocked: Vec::new(), frames: None, tables_full: false, mappings: None, others: Others::Ask }
+    }
 }
 
 impl<D: Driver> Heaps<D> {
@@ -66,8 +74,7 @@ impl<D: Driver> Heaps<D> {
 
     #[cold]
     fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
-        let mut search =
-            Search { blocked: Vec::new(), frames: None, swept: false, mappings: None, others: Others::Ask };
+        let mut search = Search::new();
         self.sweep_retired();
         loop {
             let shortage = match self.attempt(cell, request, &mut search)? {
@@ -83,6 +90,10 @@ impl<D: Driver> Heaps<D> {
             let frames = self.frames_to_be_had(cell);
             if shortage != Shortage::Tables && search.frames.is_none_or(|before| frames < before) {
                 search.frames = Some(frames);
+                continue;
+            }
+            if self.never_fits(request).is_none() && self.wait_for_work(cell, shortage)? {
+                search = Search::new();
                 continue;
             }
             let report = self.report(cell, request, shortage, frames);
@@ -131,12 +142,11 @@ impl<D: Driver> Heaps<D> {
         }
         if let Some(room) = self.room_for_mappings().filter(|room| plan.new_mappings() > *room) {
             drop(heap);
-            // Without stale pages there may be room; if not, another place may need fewer mappings.
-            if search.swept {
+            if self.make_room(plan.new_mappings() - room) == 0 {
+                // Another place may need fewer mappings.
                 search.mappings = Some(room);
-                return Ok(Try::Again);
             }
-            return Ok(self.sweep(search));
+            return Ok(Try::Again);
         }
         if plan.frames() > 0 {
             if self.take_back_for(&mut heap, request, &plan) {
@@ -181,35 +191,33 @@ impl<D: Driver> Heaps<D> {
                 return Err(error.into());
             }
         }
+        let mappings = claim.mappings();
         match self.place(&mut heap, claim) {
             Ok(block) => Ok(Try::Served(heap.grant(block, request))),
             Err(error) if error.is_out_of_memory() => {
                 drop(heap);
-                Ok(self.sweep(search))
+                let again = !search.tables_full && self.make_room(mappings) > 0;
+                search.tables_full = true;
+                Ok(if again { Try::Again } else { Try::Short(Shortage::Tables) })
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes back the heap's oldest pending block, by a wait on the device, if the plan needs more frames than the heap
-    /// has and the policy would create. Its hole may serve better than the plan. Returns whether a block came back.
+    /// Takes back the heap's oldest pending block, by a wait on the device, if the plan needs more frames than the policy
+    /// would create. Its hole may serve better than the plan, and its pages are held: to rob others of frames while
+    /// pending blocks lie there leaves stale pages everywhere, which can't be used again before events are seen done.
+    /// Returns whether a block came back.
     fn take_back_for(&self, heap: &mut Heap<D>, request: &Request, plan: &Plan) -> bool {
-        if !heap.has_pending() || self.settings.cross_stream != CrossStream::DeviceWait {
-            return false;
-        }
-        let most = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
-        let to_create = most.saturating_sub(self.store.mapped_bytes()) / self.store.frame_bytes();
-        let home = heap.key().stream;
-        plan.frames() as u64 > to_create + heap.idle_frames()
-            && heap.take_back_oldest(|uses| self.fences.wait(home, uses).is_ok())
+        let room = self.create_first_bytes(request).saturating_sub(self.store.mapped_bytes());
+        heap.has_pending() && plan.frames() as u64 > room / self.store.frame_bytes() && self.take_back(heap)
     }
 
     fn plan(&self, heap: &Heap<D>, request: &Request, search: &Search) -> Option<Plan> {
         let waiter = heap.key().stream;
-        let rule = self.settings.cross_stream;
         let directory = self.store.directory();
         self.fences.with_order(waiter, |order| {
-            let may_serve = |frame: &Frame<D>| frame.uses().iter().all(|&use_| rule.allows(order, use_));
+            let may_serve = |frame: &Frame<D>| frame.uses().iter().all(|&use_| order.may_take(use_));
             let rules = Rules {
                 done: &|use_| order.is_done(use_),
                 may_serve: &may_serve,
@@ -239,20 +247,40 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// The driver's tables are full: removes stale pages, once for a request.
-    fn sweep(&self, search: &mut Search) -> Try {
-        if search.swept {
-            return Try::Short(Shortage::Tables);
+    /// Makes the host wait for some work whose end may serve the request, if that is allowed and there is any: for the
+    /// stream's own first, and for no more than one event. Returns whether it waited.
+    fn wait_for_work(&self, cell: &HeapCell<D>, shortage: Shortage) -> Result<bool, DriverError> {
+        if self.settings.host_wait == HostWait::Never {
+            return Ok(false);
         }
-        search.swept = true;
-        self.unmap_stale();
-        Try::Again
-    }
-
-    /// Mappings that the driver's budget leaves; `None` if there is none.
-    fn room_for_mappings(&self) -> Option<u64> {
-        let most = self.device.capabilities().max_mappings?;
-        Some(most.saturating_sub(self.device.mappings()))
+        let waiter = cell.key().stream;
+        let mut cells = self.cells();
+        cells.sort_by_key(|other| other.key().stream != waiter);
+        let unmaps = shortage == Shortage::Tables;
+        let found = cells.iter().find_map(|other| {
+            let serves =
+                |stream| self.fences.with_order(waiter, |order| order.rule(stream) != CrossStream::Never);
+            let stream = other.key().stream;
+            if stream != waiter && !serves(stream) && !unmaps {
+                return None;
+            }
+            let done = |use_| self.fences.is_done(use_);
+            let idle = |use_| unmaps || !self.may_take(waiter, use_);
+            other.lock().unfinished(done, idle, |_| unmaps)
+        });
+        // Frames of the store come from pages that are stale now, and from streams that are gone.
+        let found = found.or_else(|| {
+            let directory = self.store.directory();
+            self.fences.with_order(waiter, |order| {
+                let uses = directory.free_frames().flat_map(|frame| frame.uses().iter().copied());
+                uses.filter(|use_| !order.may_take(*use_) && order.rule(use_.stream) != CrossStream::Never)
+                    .min_by_key(|use_| use_.tick)
+            })
+        });
+        let Some(use_) = found else { return Ok(false) };
+        tracing::debug!(stream = use_.stream.get(), "the host waits for work whose memory is needed");
+        self.fences.host_wait_for(use_)?;
+        Ok(true)
     }
 
     /// Makes holes of all that is free for certain: blocks in bins, and pending ones whose other streams are done.
@@ -405,11 +433,10 @@ impl<D: Driver> Heaps<D> {
         let heap = cell.lock();
         let per_page = u64::from(heap.steps_per_page());
         let search = Search {
-            blocked: Vec::new(),
             frames: Some(frames),
-            swept: true,
             mappings: self.room_for_mappings(),
             others: Others::Leave,
+            ..Search::new()
         };
         let fits = |steps: u64| {
             let Ok(request) = Request::new(steps * STEP_BYTES, STEP_BYTES) else { return false };

@@ -11,6 +11,7 @@
 mod audit;
 pub mod bins;
 pub mod block;
+mod budget;
 pub mod error;
 mod gather;
 pub mod heap;
@@ -28,6 +29,6 @@ pub use error::{AllocateError, FreeError, RequestError};
 pub use heap::{Granted, Heap, HeapKey};
 pub use heaps::{HeapCell, Heaps, Stats};
 pub use out_of_memory::{OutOfMemory, Verdict};
-pub use policy::{CrossStream, Policy, Settings, StaleRule};
+pub use policy::{HostWait, Policy, Settings, StaleRule};
 pub use step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 pub use trim::Trimmed;

@@ -1,8 +1,9 @@
 //! The choices that a user makes for an allocator.
 //!
-//! Main types: [`Policy`], [`CrossStream`], [`StaleRule`], [`Settings`]. Neighbours: `ladder` follows them.
+//! Main types: [`Policy`], [`StaleRule`], [`HostWait`], [`Settings`]. Neighbours: `ladder` follows them; [`CrossStream`] is the
+//! fences'.
 
-use concertina_vmm::{Driver, Order, Use};
+use concertina_vmm::CrossStream;
 
 /// When a frame is created in preference to a steal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,30 +38,6 @@ impl Policy {
     }
 }
 
-/// Whether a frame that another stream used last may be taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum CrossStream {
-    /// No: frames stay with the stream that they first served, until it is retired and all its work is done.
-    Never,
-    /// Only once that use is seen done: nothing is ever put into a stream.
-    Completed,
-    /// Yes: the taking stream waits for that use, on the device. Not for streams that may hang on one another, such as
-    /// those of collectives that wait for other ranks.
-    #[default]
-    DeviceWait,
-}
-
-impl CrossStream {
-    /// Whether the stream whose order is asked about may take a frame with such a last use.
-    pub(crate) fn allows<D: Driver>(self, order: &Order<'_, D>, use_: Use) -> bool {
-        match self {
-            Self::Never => order.is_own(use_),
-            Self::Completed => order.is_before(use_),
-            Self::DeviceWait => true,
-        }
-    }
-}
-
 /// What becomes of a page whose frame was stolen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StaleRule {
@@ -71,13 +48,26 @@ pub enum StaleRule {
     Eager,
 }
 
+/// Whether a request may make the host wait for work on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HostWait {
+    /// No: what only a wait could free is reported as out of memory.
+    Never,
+    /// When the request would otherwise be out of memory: for as little work as will do, and that is done sooner or
+    /// later. Not for programs in which work on the device waits for something that this very thread does later.
+    #[default]
+    LastResort,
+}
+
 /// The settings of one allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// When to create rather than steal.
     pub policy: Policy,
-    /// Whether streams serve one another.
+    /// Whether streams serve one another; the rule of those that are registered without one of their own.
     pub cross_stream: CrossStream,
+    /// Whether a request may make the host wait.
+    pub host_wait: HostWait,
     /// What becomes of stale pages.
     pub stale: StaleRule,
     /// Most mapped bytes; `None` leaves that to the device.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId};
+use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId, Use};
 
 use crate::heaps::Heaps;
 
@@ -64,6 +64,24 @@ impl<D: Driver> Heaps<D> {
         trimmed.waiting_bytes = free.min(self.frames_over(bytes)) * self.store.frame_bytes();
         tracing::debug!(?trimmed, "trimmed");
         trimmed
+    }
+
+    /// Gives back every frame, after the host has waited for all that was queued on streams with free memory.
+    ///
+    /// # Errors
+    /// A failed record or synchronisation.
+    pub fn trim_wait(&self) -> Result<Trimmed, DriverError> {
+        for cell in self.cells() {
+            let waits = cell.lock().unfinished(|use_| self.fences.is_done(use_), |_| true, |_| true);
+            if waits.is_some() {
+                self.fences.host_wait(cell.key().stream)?;
+            }
+        }
+        // Pending blocks wait for other streams.
+        let pending: Vec<Use> =
+            self.cells().iter().flat_map(|cell| cell.lock().pending_uses().collect::<Vec<_>>()).collect();
+        pending.into_iter().try_for_each(|use_| self.fences.host_wait_for(use_))?;
+        Ok(self.trim())
     }
 
     /// Number of frames by which mapped bytes exceed `bytes`.

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use crate::cross_stream::CrossStream;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::DriverError;
@@ -72,10 +73,12 @@ pub struct FenceCounts {
 struct Timeline<D: Driver> {
     stream: D::Stream,
     clock: Arc<StreamClock>,
+    rule: CrossStream,
     // Every tick up to this one is seen done.
     done: u64,
     // Recorded and not seen done, by ascending tick.
-    events: VecDeque<(u64, D::Event)>,
+    // Shared with a thread that waits for one of them.
+    events: VecDeque<(u64, Arc<D::Event>)>,
     // What work queued on this stream from now on comes after: the stream's row of the known-order table.
     known: Vec<(StreamId, u64)>,
     // Once nothing is queued on it any more: the last tick that somebody may ask about.
@@ -139,7 +142,8 @@ impl<D: Driver> Inner<D> {
         timeline.done = timeline.done.max(done);
         while timeline.events.front().is_some_and(|(tick, _)| *tick <= timeline.done) {
             if let Some((_, event)) = timeline.events.pop_front() {
-                self.spare.push(event);
+                // Whoever still waits for it drops it.
+                self.spare.extend(Arc::into_inner(event));
             }
         }
         if timeline.is_over() {
@@ -186,6 +190,27 @@ impl<D: Driver> Order<'_, D> {
             || self.inner.is_done(use_)
             || self.inner.timeline(self.waiter).is_some_and(|timeline| timeline.knows(use_))
     }
+
+    /// The rule that holds between the stream and another one.
+    pub fn rule(&self, other: StreamId) -> CrossStream {
+        let of =
+            |stream| self.inner.timeline(stream).map_or(CrossStream::DeviceWait, |timeline| timeline.rule);
+        of(self.waiter).min(of(other))
+    }
+
+    /// Whether the stream may take a frame with such a last use, by a wait on the device if need be.
+    pub fn may_take(&self, use_: Use) -> bool {
+        match self.rule(use_.stream) {
+            CrossStream::Never => self.is_own(use_),
+            CrossStream::Completed => self.is_before(use_),
+            CrossStream::DeviceWait => true,
+        }
+    }
+
+    /// Whether the stream comes after the use, or may be made to by a wait on the device.
+    pub fn may_follow(&self, use_: Use) -> bool {
+        self.is_before(use_) || self.rule(use_.stream) == CrossStream::DeviceWait
+    }
 }
 
 /// The fences of one device: a timeline for each registered stream, and what each stream is known to come after.
@@ -215,13 +240,15 @@ impl<D: Driver> Fences<D> {
     }
 
     /// Registers a stream under a number of its own, and keeps it alive until [`Fences::forget`].
-    pub fn register(&self, stream: D::Stream) -> Arc<StreamClock> {
+    /// Between it and another stream the stricter of their rules holds.
+    pub fn register(&self, stream: D::Stream, rule: CrossStream) -> Arc<StreamClock> {
         let mut inner = self.inner.lock();
         let number = u32::try_from(inner.timelines.len()).expect("fewer than 2^32 streams in a process");
         let clock = Arc::new(StreamClock { id: StreamId::new(number), tick: AtomicU64::new(1) });
         inner.timelines.push(Some(Timeline {
             stream,
             clock: Arc::clone(&clock),
+            rule,
             done: 0,
             events: VecDeque::new(),
             known: Vec::new(),
@@ -333,7 +360,7 @@ impl<D: Driver> Fences<D> {
         let tick = timeline.clock.end_tick();
         match self.device.event_record(&event, &timeline.stream) {
             Ok(()) => {
-                timeline.events.push_back((tick, event));
+                timeline.events.push_back((tick, Arc::new(event)));
                 inner.counts.records += 1;
                 Ok(())
             }
@@ -387,18 +414,33 @@ impl<D: Driver> Fences<D> {
     /// # Errors
     /// A failed record or synchronisation.
     pub fn host_wait(&self, stream: StreamId) -> Result<(), DriverError> {
-        let mut inner = self.inner.lock();
-        let Some(now) = inner.timeline(stream).map(Timeline::now) else { return Ok(()) };
-        self.cover_locked(&mut inner, now)?;
-        let Some((tick, event)) = inner.timeline(stream).and_then(|timeline| timeline.events.back()) else {
-            return Ok(());
+        self.now(stream).map_or(Ok(()), |now| self.host_wait_for(now))
+    }
+
+    /// Makes the host wait until the use is done, and for no more of what is queued behind it than must be. Other threads
+    /// go on meanwhile.
+    ///
+    /// # Errors
+    /// A failed record or synchronisation.
+    pub fn host_wait_for(&self, use_: Use) -> Result<(), DriverError> {
+        let (tick, event) = {
+            let mut inner = self.inner.lock();
+            if inner.is_done(use_) {
+                return Ok(());
+            }
+            self.cover_locked(&mut inner, use_)?;
+            let Some(timeline) = inner.timeline(use_.stream) else { return Ok(()) };
+            let at = timeline.events.partition_point(|(tick, _)| *tick < use_.tick);
+            let Some((tick, event)) = timeline.events.get(at) else { return Ok(()) };
+            (*tick, Arc::clone(event))
         };
-        let tick = *tick;
-        if !self.device.event_query(event)? {
-            self.device.event_synchronize(event)?;
-            inner.counts.host_waits += 1;
+        let waited = !self.device.event_query(&event)?;
+        if waited {
+            self.device.event_synchronize(&event)?;
         }
-        inner.note_done(stream, tick);
+        let mut inner = self.inner.lock();
+        inner.counts.host_waits += u64::from(waited);
+        inner.note_done(use_.stream, tick);
         Ok(())
     }
 

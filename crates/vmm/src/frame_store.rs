@@ -104,6 +104,8 @@ pub struct FrameStore<D: Driver> {
     claimed_bytes: AtomicU64,
     mapped_bytes: AtomicU64,
     mapped_peak_bytes: AtomicU64,
+    // Bytes that were mapped when the driver last had no memory for one more frame; the largest number before that.
+    refused_at_bytes: AtomicU64,
 }
 
 impl<D: Driver> fmt::Debug for FrameStore<D> {
@@ -135,6 +137,11 @@ impl<D: Driver> Directory<'_, D> {
         self.0.free.get(&self.0.records.get(frame.index())?.arrival?)
     }
 
+    /// The free frames of the store, oldest first.
+    pub fn free_frames(&self) -> impl Iterator<Item = &Frame<D>> {
+        self.0.free.values()
+    }
+
     /// Every page that is mapped to the frame.
     pub fn mappings(&self, frame: FrameId) -> &[Place] {
         self.0.records.get(frame.index()).map_or(&[], |record| &record.mappings)
@@ -158,6 +165,7 @@ impl<D: Driver> FrameStore<D> {
             claimed_bytes: AtomicU64::new(0),
             mapped_bytes: AtomicU64::new(0),
             mapped_peak_bytes: AtomicU64::new(0),
+            refused_at_bytes: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -185,6 +193,12 @@ impl<D: Driver> FrameStore<D> {
     /// The limit on mapped bytes, if there is one.
     pub fn limit_bytes(&self) -> Option<u64> {
         (self.limit_bytes != u64::MAX).then_some(self.limit_bytes)
+    }
+
+    /// Most bytes that are likely to be mapped at once: the limit, or what was mapped when the driver last refused. Asks
+    /// nobody; other users of the device may have come or gone since.
+    pub fn expected_most_bytes(&self) -> u64 {
+        self.limit_bytes.min(self.refused_at_bytes.load(Ordering::Relaxed))
     }
 
     /// Creates one frame and hands it out.
@@ -216,11 +230,17 @@ impl<D: Driver> FrameStore<D> {
                 self.inner.lock().records[id.index()].holder = Holder::Thief;
                 let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
                 self.mapped_peak_bytes.fetch_max(mapped_bytes, Ordering::Relaxed);
+                if mapped_bytes > self.refused_at_bytes.load(Ordering::Relaxed) {
+                    self.refused_at_bytes.store(u64::MAX, Ordering::Relaxed);
+                }
                 Ok(frame)
             }
             Err(error) => {
                 self.inner.lock().unused.push(id);
                 self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                if error.is_out_of_memory() {
+                    self.refused_at_bytes.store(self.mapped_bytes(), Ordering::Relaxed);
+                }
                 Err(error.into())
             }
         }

@@ -12,6 +12,7 @@
 
 #[cfg(feature = "contract")]
 pub mod contract;
+pub mod cross_stream;
 pub mod device;
 pub mod driver;
 pub mod error;
@@ -24,6 +25,7 @@ pub mod segment;
 pub mod sync;
 pub mod units;
 
+pub use cross_stream::CrossStream;
 pub use device::{Device, Unreturned};
 pub use driver::{
     Accessor, BaselineDriver, Capabilities, CaptureStatus, Driver, FrameProperties, MemoryInfo,

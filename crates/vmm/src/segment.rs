@@ -132,20 +132,6 @@ impl<D: Driver> Segment<D> {
         self.held.count_ones() as u32
     }
 
-    /// Number of held pages among those whose bit is set: counted a word at a time.
-    pub fn held_pages_in(&self, pages: &BitVec<u64>) -> usize {
-        let bits = self.held.len().min(pages.len());
-        let words = self.held.as_raw_slice().iter().zip(pages.as_raw_slice()).take(bits.div_ceil(64));
-        words
-            .enumerate()
-            .map(|(at, (held, wanted))| {
-                // Bits behind the last one have no meaning.
-                let counted = (bits - at * 64).min(64);
-                (held & wanted & (u64::MAX >> (64 - counted))).count_ones() as usize
-            })
-            .sum()
-    }
-
     /// Number of mapped pages, held and stale.
     pub fn mapped_pages(&self) -> u32 {
         self.mapped.count_ones() as u32

@@ -19,6 +19,7 @@ mod program;
 mod random;
 mod requests;
 mod retired;
+mod rules;
 mod stale;
 mod verdicts;
 mod watched;

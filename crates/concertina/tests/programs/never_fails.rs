@@ -7,8 +7,10 @@
 //! - `Completed`: the same when all events are done. When they are late, a refused request has recorded every event that
 //!   it would have needed: once the device has caught up, the same request goes well.
 //! - `Never`: of these, the frames that the request's own stream used last, and those not created yet.
+//!
+//! Where the host may wait, nothing has to be asked for twice.
 
-use concertina::{CrossStream, Layout};
+use concertina::{CrossStream, HostWait, Layout};
 use concertina_emulator::EventCompletion;
 use proptest::prelude::*;
 
@@ -66,6 +68,7 @@ proptest! {
                 return;
             }
             assert_ne!(world.setup.completion, EventCompletion::AtOnce, "{layout:?}, {free} free: {outcome:?}");
+            assert_eq!(world.setup.host_wait, HostWait::Never, "{layout:?}, {free} free: {outcome:?}");
             world.complete_all();
             let again = world.allocate(layout, stream);
             assert!(!again.is_refused(), "{layout:?} refused with {free} frames free and done: {again:?}");
@@ -80,7 +83,8 @@ proptest! {
             if needed > free {
                 return;
             }
-            // Blocks that other streams still use are pending, and nothing may wait for those.
+            // Blocks that other streams still use are pending, and nothing but the host may wait for those.
+            assert_eq!(world.setup.host_wait, HostWait::Never, "{layout:?}, {free} free: {outcome:?}");
             world.complete_all();
             let again = world.allocate(layout, stream);
             assert!(!again.is_refused(), "{layout:?} refused with {free} frames of its own: {again:?}");

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use concertina::{Config, CrossStream, Policy, StaleRule};
+use concertina::{Config, CrossStream, HostWait, Policy, StaleRule};
 use concertina_emulator::{EmulatorConfig, EventCompletion};
 use proptest::prelude::*;
 
@@ -24,6 +24,7 @@ pub(crate) struct Setup {
     pub(crate) completion: EventCompletion,
     pub(crate) policy: Policy,
     pub(crate) cross_stream: CrossStream,
+    pub(crate) host_wait: HostWait,
     pub(crate) stale: StaleRule,
     pub(crate) limit: Option<u64>,
     pub(crate) reservation: Option<u64>,
@@ -34,7 +35,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// A device of so many pages, nothing else limited, events at once, all else as users get it.
+    /// A device of so many pages, nothing else limited, events at once, no waits of the host, all else as users
+    /// get it.
     pub(crate) fn plain(page_bytes: u64, device: u64) -> Self {
         Self {
             page_bytes,
@@ -42,6 +44,7 @@ impl Setup {
             completion: EventCompletion::AtOnce,
             policy: Policy::default(),
             cross_stream: CrossStream::default(),
+            host_wait: HostWait::Never,
             stale: StaleRule::default(),
             limit: None,
             reservation: None,
@@ -67,8 +70,11 @@ impl Setup {
     }
 
     pub(crate) fn config(&self) -> Config {
-        let mut config =
-            Config::builder().policy(self.policy).cross_stream(self.cross_stream).stale(self.stale);
+        let mut config = Config::builder()
+            .policy(self.policy)
+            .cross_stream(self.cross_stream)
+            .host_wait(self.host_wait)
+            .stale(self.stale);
         if let Some(pages) = self.limit {
             config = config.limit_bytes(pages * self.page_bytes);
         }
@@ -225,11 +231,13 @@ pub(crate) fn roomy() -> impl Strategy<Value = Setup> {
     let limit = prop::option::weighted(0.3, 4_u64..64);
     let reservation = prop::option::weighted(0.5, 1_u64..40);
     let spans = prop::bool::weighted(0.8);
-    (page_bytes, 8_u64..=64, completion(), policy, rule, stale, limit, reservation, spans).prop_map(
-        |(page_bytes, device, completion, policy, cross_stream, stale, limit, reservation, spans)| Setup {
+    let rules = (rule, prop::sample::select(vec![HostWait::Never, HostWait::LastResort]));
+    (page_bytes, 8_u64..=64, completion(), policy, rules, stale, limit, reservation, spans).prop_map(
+        |(page_bytes, device, completion, policy, rules, stale, limit, reservation, spans)| Setup {
             completion,
             policy,
-            cross_stream,
+            cross_stream: rules.0,
+            host_wait: rules.1,
             stale,
             limit,
             reservation,

@@ -156,3 +156,24 @@ fn the_last_clone_of_a_stream_retires_it() {
     assert_eq!(device.leaks().reservations, 0);
     assert_eq!(allocator.audit(), Vec::<String>::new());
 }
+
+#[test]
+fn a_stream_for_each_call_needs_the_memory_of_one_stream() {
+    const CALL: u64 = 64 * MIB;
+    for completion in [EventCompletion::AtOnce, EventCompletion::AfterOperations(1000)] {
+        let device = Emulator::new(EmulatorConfig::default().with_event_completion(completion)).unwrap();
+        let allocator = Allocator::new(device.clone(), Config::default()).unwrap();
+        for _ in 0..1000 {
+            let stream = allocator.register_stream(device.stream());
+            drop(allocator.allocate(Layout::new(CALL), &stream).unwrap());
+            device.advance(2);
+        }
+        let stats = allocator.stats();
+        assert!(stats.mapped_peak_bytes * 10 <= 11 * CALL, "{completion:?}: {stats:?}");
+        assert_eq!(stats.fences.host_waits, 0);
+        // The addresses of streams whose work is done have gone.
+        device.complete_all();
+        allocator.trim();
+        assert_eq!(device.leaks().reservations, 0, "{completion:?}");
+    }
+}

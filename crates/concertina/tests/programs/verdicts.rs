@@ -2,8 +2,9 @@
 //!
 //! Neighbours: `out_of_memory` checks the reports of random programs.
 
-use concertina::{CrossStream, Layout, OutOfMemory, Verdict};
+use concertina::{CrossStream, HostWait, Layout, OutOfMemory, Verdict};
 use concertina_emulator::EventCompletion;
+use concertina_vmm::Call;
 
 use crate::program::{MIB, Op, Setup};
 use crate::world::{Outcome, World};
@@ -146,14 +147,41 @@ fn stale_pages_make_room_for_mappings() {
 }
 
 #[test]
-fn a_trim_makes_room_for_mappings() {
+fn idle_pages_make_room_for_mappings() {
     let mut world = World::new(&Setup { max_mappings: Some(5), ..Setup::plain(PAGE, 4) });
     let block = world.must_allocate(4 * PAGE, 0);
     world.free_at(block);
-    // The pages of stream 0 are held, not stale.
-    assert_eq!(refuse(&mut world, 3 * PAGE, 1).verdict, Verdict::AddressSpace);
-    world.step(&Op::Trim);
-    world.must_allocate(3 * PAGE, 1);
+    // The four pages of stream 0 are held, not stale. There is room for one more mapping: two of them go.
+    let block = world.must_allocate(3 * PAGE, 1);
+    assert_eq!(world.emulator().counts().mappings, 5);
+    assert_eq!(world.emulator().counts().of(Call::Release), 0, "their frames serve the request");
+    world.check();
+    world.free_at(block);
+    world.end_empty();
+}
+
+#[test]
+fn live_pages_leave_no_room_for_mappings() {
+    let mut world = World::new(&Setup { max_mappings: Some(5), ..Setup::plain(PAGE, 8) });
+    world.must_allocate(4 * PAGE, 0);
+    let report = refuse(&mut world, 2 * PAGE, 1);
+    assert_eq!((report.verdict, report.largest_bytes), (Verdict::AddressSpace, PAGE));
+    world.must_allocate(PAGE, 1);
     world.check();
     world.end_empty();
+}
+
+#[test]
+fn late_pages_make_room_for_mappings_once_the_host_has_waited() {
+    for (host_wait, served) in [(HostWait::Never, false), (HostWait::LastResort, true)] {
+        let completion = EventCompletion::ByHand;
+        let mut world =
+            World::new(&Setup { max_mappings: Some(5), completion, host_wait, ..Setup::plain(PAGE, 4) });
+        let block = world.must_allocate(4 * PAGE, 0);
+        world.free_at(block);
+        let outcome = world.allocate(Layout::new(3 * PAGE), 1);
+        assert_eq!(outcome.is_refused(), !served, "{outcome:?}");
+        assert_eq!(world.emulator().counts().host_waits, u64::from(served));
+        world.check();
+    }
 }

@@ -65,11 +65,6 @@ impl<D: Driver> Heap<D> {
         arena.idle.is_idle(page) && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
     }
 
-    /// Number of held idle pages.
-    pub(crate) fn idle_frames(&self) -> u64 {
-        self.arenas.iter().map(|arena| arena.segment.held_pages_in(arena.idle.bits()) as u64).sum()
-    }
-
     /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
     pub(crate) fn takeable_frames(&self, allowed: impl Fn(Use) -> bool) -> u64 {
         let arenas = (0..).zip(&self.arenas);
@@ -100,6 +95,60 @@ impl<D: Driver> Heap<D> {
         pages.sort_unstable();
         pages.dedup();
         segment.unmap_stale(&pages)
+    }
+
+    /// The stale pages whose last use is seen done: the tick of that use, the arena and the page.
+    pub(crate) fn stale_done(&self, done: impl Fn(Use) -> bool) -> Vec<(u64, u32, u32)> {
+        let arenas = (0..).zip(&self.arenas);
+        arenas
+            .flat_map(|(number, arena)| {
+                let done = &done;
+                arena.segment.stale_pages().filter_map(move |page| {
+                    let (_, last_use) = arena.segment.stale(page)?;
+                    last_use.is_none_or(done).then(|| (last_use.map_or(0, |use_| use_.tick), number, page))
+                })
+            })
+            .collect()
+    }
+
+    /// Unmaps those of the pages, given by arena and number, that are stale and whose last use is seen done.
+    pub(crate) fn unmap_pages(
+        &mut self,
+        pages: impl IntoIterator<Item = (u32, u32)>,
+        done: impl Fn(Use) -> bool,
+    ) -> Result<(), DriverError> {
+        let mut by_arena: Vec<Vec<u32>> = vec![Vec::new(); self.arenas.len()];
+        for (arena, page) in pages {
+            by_arena[arena as usize].push(page);
+        }
+        for (arena, pages) in (0..).zip(by_arena) {
+            self.unmap_done(arena, pages, &done)?;
+        }
+        Ok(())
+    }
+
+    /// Whether one of the heap's pages or pending blocks waits for work that is not done, and for which: pending blocks
+    /// in any case, pages that are held if `idle` says so, stale ones if `stale` does.
+    pub(crate) fn unfinished(
+        &self,
+        done: impl Fn(Use) -> bool,
+        idle: impl Fn(Use) -> bool,
+        stale: impl Fn(Use) -> bool,
+    ) -> Option<Use> {
+        let stream = self.key.stream;
+        let pages = (0..).zip(&self.arenas).flat_map(|(number, arena)| {
+            let (idle, stale) = (&idle, &stale);
+            (0..self.pages_touched(0, arena.extent).end()).filter_map(move |page| {
+                let last_use = Use { stream, tick: arena.idle.mark(page).tick };
+                match arena.segment.stale(page) {
+                    Some((_, last_use)) => last_use.filter(|use_| stale(*use_)),
+                    None => (self.is_takeable(number, page) && idle(last_use)).then_some(last_use),
+                }
+            })
+        });
+        let unfinished = self.pending_uses().chain(pages).filter(|use_| !done(*use_));
+        // Ticks of one stream can be compared; those of several can't, and any will do.
+        unfinished.min_by_key(|use_| use_.tick)
     }
 
     /// Unmaps every stale page whose last use is seen done.

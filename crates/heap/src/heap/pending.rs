@@ -26,22 +26,24 @@ impl<D: Driver> Heap<D> {
         }
     }
 
-    /// Takes back the oldest pending block if `order` manages to put the heap's stream after its uses. Returns whether
-    /// a block came back.
-    pub(crate) fn take_back_oldest(&mut self, order: impl FnOnce(&Uses) -> bool) -> bool {
-        match self.pending.pop_front() {
-            Some(pending) if order(&pending.uses) => {
-                // The wait stands in the stream from here on: only what is ordered after it may use the block.
-                self.last_tick = self.clock.now().tick;
-                self.take_back(&pending);
-                true
-            }
-            Some(pending) => {
-                self.pending.push_front(pending);
-                false
-            }
-            None => false,
+    /// Takes back the oldest pending block whose uses the heap's stream may be put after, if `order` manages to do that.
+    /// Returns whether a block came back.
+    pub(crate) fn take_back_oldest(
+        &mut self,
+        may_follow: impl Fn(&Uses) -> bool,
+        order: impl FnOnce(&Uses) -> bool,
+    ) -> bool {
+        let Some(at) = self.pending.iter().position(|pending| may_follow(&pending.uses)) else {
+            return false;
+        };
+        if !order(&self.pending[at].uses) {
+            return false;
         }
+        let Some(pending) = self.pending.remove(at) else { return false };
+        // The wait stands in the stream from here on: only what is ordered after it may use the block.
+        self.last_tick = self.clock.now().tick;
+        self.take_back(&pending);
+        true
     }
 
     fn take_back(&mut self, pending: &PendingBlock) {

@@ -15,17 +15,17 @@ fn lengths_that_can_not_be_are_refused() {
     let memory = machine.memory();
     let stream = memory.stream(&machine.stream()).unwrap();
     for len in [usize::MAX, usize::MAX / 8 + 1, usize::MAX / 16 + 1] {
-        let error = DeviceBuffer::<u64>::zeroed(&stream, len).unwrap_err();
+        let error = DeviceBuffer::<u64>::try_zeroed(&stream, len).unwrap_err();
         let Error::Buffer(BufferError::TooLong { elements, element_bytes: 8 }) = error else {
             panic!("{error}")
         };
         assert_eq!(elements, len);
     }
-    let error = DeviceBuffer::<u64>::zeroed(&stream, usize::MAX).unwrap_err();
+    let error = DeviceBuffer::<u64>::try_zeroed(&stream, usize::MAX).unwrap_err();
     let text = "18446744073709551615 elements of 8 bytes are more bytes than a number of 64 bits counts";
     assert_eq!(error.to_string(), text);
     // It could be counted, and is more than there is.
-    let error = DeviceBuffer::<u8>::zeroed(&stream, 65 * PAGE as usize).unwrap_err();
+    let error = DeviceBuffer::<u8>::try_zeroed(&stream, 65 * PAGE as usize).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     drop(stream);
     machine.ends_empty(memory);
@@ -36,7 +36,7 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
     let machine = Machine::new();
     let memory = machine.memory();
     let stream = memory.stream(&machine.stream()).unwrap();
-    let mut buffer = DeviceBuffer::<u16>::from_slice(&stream, &[1, 2, 3]).unwrap();
+    let mut buffer = DeviceBuffer::<u16>::try_from_slice(&stream, &[1, 2, 3]).unwrap();
     assert_eq!(buffer.slice(2..5).unwrap_err(), BufferError::Range { start: 2, end: 5, len: 3 });
     assert_eq!(buffer.slice_mut(4..).unwrap_err(), BufferError::Range { start: 4, end: 3, len: 3 });
     assert!(buffer.slice(1..).unwrap().slice(..3).is_err());
@@ -62,7 +62,7 @@ fn streams_of_others_are_refused() {
     let cuda_stream = machine.stream();
     let stream = memory.stream(&cuda_stream).unwrap();
     let other = other_memory.stream(&cuda_stream).unwrap();
-    let mut buffer = DeviceBuffer::<u16>::from_slice(&stream, &[1, 2, 3]).unwrap();
+    let mut buffer = DeviceBuffer::<u16>::try_from_slice(&stream, &[1, 2, 3]).unwrap();
     assert_eq!(buffer.on(&other).unwrap_err(), BufferError::ForeignStream);
     assert_eq!(buffer.on_mut(&other).unwrap_err(), BufferError::ForeignStream);
     drop((buffer, stream, other, cuda_stream, elsewhere));
@@ -91,7 +91,7 @@ fn memory_in_use_is_not_closed() {
     let machine = Machine::new();
     let memory = machine.memory();
     let stream = memory.stream(&machine.stream()).unwrap();
-    let buffer = DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap();
+    let buffer = DeviceBuffer::<u8>::try_zeroed(&stream, 100).unwrap();
     drop(stream);
     let error = memory.clone().close().unwrap_err();
     assert!(matches!(error, Error::Allocator(concertina::Error::InUse(_))), "{error}");
@@ -108,14 +108,14 @@ fn failed_calls_are_told() {
     let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
     let fail = |function| machine.libcuda.fail_once(function, 1, Code::INVALID_VALUE).unwrap();
     fail("cuMemsetD8Async");
-    let error = DeviceBuffer::<u8>::zeroed(&homes, 100).unwrap_err();
-    assert!(error.to_string().starts_with("setting to zero failed: CUDA_ERROR_INVALID_VALUE (1)"), "{error}");
+    let error = DeviceBuffer::<u8>::try_zeroed(&homes, 100).unwrap_err();
+    assert!(error.to_string().starts_with("the fill failed: CUDA_ERROR_INVALID_VALUE (1)"), "{error}");
     fail("cuMemcpyHtoDAsync_v2");
-    let error = DeviceBuffer::from_slice(&homes, &[1_u8; 100]).unwrap_err();
+    let error = DeviceBuffer::try_from_slice(&homes, &[1_u8; 100]).unwrap_err();
     assert!(error.to_string().starts_with("the copy to the device failed: "), "{error}");
     assert_eq!(memory.allocator().stats().live_bytes, 0);
 
-    let mut buffer = DeviceBuffer::from_slice(&homes, &[1_u8; 100]).unwrap();
+    let mut buffer = DeviceBuffer::try_from_slice(&homes, &[1_u8; 100]).unwrap();
     fail("cuMemcpyDtoHAsync_v2");
     let error = buffer.to_vec().unwrap_err();
     assert!(matches!(&error, BufferError::Transfer { kind: DriverErrorKind::Invalid, .. }), "{error}");
@@ -140,9 +140,9 @@ fn errors_of_the_program_stay_its_own() {
     let stream = memory.stream(&machine.stream()).unwrap();
     let theirs = cudarc::driver::DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_FILE_NOT_FOUND);
     machine.context.record_err(Err::<(), _>(theirs));
-    let buffer = DeviceBuffer::from_slice(&stream, &[1_u8; 100]).unwrap();
+    let buffer = DeviceBuffer::try_from_slice(&stream, &[1_u8; 100]).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [1; 100]);
-    drop(DeviceBuffer::<u8>::zeroed(&stream, 7).unwrap());
+    drop(DeviceBuffer::<u8>::try_zeroed(&stream, 7).unwrap());
     drop((buffer, stream));
     assert_eq!(machine.context.check_err(), Err(theirs));
     machine.ends_empty(memory);

@@ -139,7 +139,7 @@ impl<'a> Program<'a> {
                 let len = if units == 1 { 4 + pick % 1000 } else { units * UNIT };
                 let (home, registered) = &self.streams[stream];
                 // SAFETY: written below, before anybody reads.
-                match unsafe { DeviceBuffer::<u32>::uninit(registered, len) } {
+                match unsafe { DeviceBuffer::<u32>::try_uninit(registered, len) } {
                     Ok(mut buffer) => {
                         let mut launch = home.launch_builder(&self.write);
                         launch.arg(&mut buffer).arg(&len).arg(&value);

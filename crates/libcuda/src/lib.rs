@@ -24,6 +24,7 @@
 mod abi;
 mod attribute;
 mod budget;
+mod capture;
 mod code;
 mod control;
 mod device;

@@ -110,3 +110,15 @@ functions! {
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No test of this program opens the library.
+    #[test]
+    fn a_function_that_is_not_there_is_named() {
+        // SAFETY: takes nothing of ours.
+        assert_eq!(unsafe { cuInit(0) }, Answer::NoFunction("cuInit"));
+    }
+}

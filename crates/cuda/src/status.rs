@@ -163,6 +163,14 @@ mod tests {
     }
 
     #[test]
+    fn a_function_that_is_not_there_is_not_supported() {
+        let answer = Answer::NoFunction("cuMemMap");
+        let error = driver_error(Call::Map, answer, format_args!("{} bytes", 7));
+        assert_eq!((error.kind, error.call), (NotSupported, Call::Map));
+        assert_eq!(error.detail, "the CUDA driver has no function cuMemMap: 7 bytes");
+    }
+
+    #[test]
     fn a_detail_names_code_words_and_values() {
         let full =
             detail(2, Some(c"CUDA_ERROR_OUT_OF_MEMORY"), Some(c"out of memory"), format_args!("{} bytes", 7));

@@ -22,8 +22,20 @@ impl Cuda {
         address: u64,
         body: impl FnOnce() -> Answer,
     ) -> Result<(), BufferError> {
-        // The driver's calls that are told apart are those of the allocator; the label doesn't get out of here.
-        let call = Call::EventRecord;
+        self.transfer_as(Call::EventRecord, transfer, stream, bytes, address, body)
+    }
+
+    /// The driver's calls that are told apart are those of the allocator. So the call is named by one of them that captures
+    /// treat alike; the name doesn't get out of here.
+    fn transfer_as(
+        &self,
+        call: Call,
+        transfer: Transfer,
+        stream: &Stream,
+        bytes: usize,
+        address: u64,
+        body: impl FnOnce() -> Answer,
+    ) -> Result<(), BufferError> {
         let failed = |error: DriverError| BufferError::Transfer {
             transfer,
             kind: error.kind,
@@ -124,7 +136,7 @@ impl Cuda {
         bytes: usize,
         address: u64,
     ) -> Result<(), BufferError> {
-        self.transfer(transfer, stream, bytes, address, || {
+        self.transfer_as(Call::EventSynchronize, transfer, stream, bytes, address, || {
             // SAFETY: the stream is alive, since we borrow its owner.
             unsafe { functions::cuStreamSynchronize(stream.raw()) }
         })

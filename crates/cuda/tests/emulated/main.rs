@@ -7,10 +7,13 @@
 // Copies are made by `sys`: the driver has none.
 #![allow(unsafe_code)]
 
+mod answers;
 mod calls;
+mod captures;
 mod contexts;
 mod contract;
 mod exiting;
+mod lacking;
 mod memory;
 mod opening;
 

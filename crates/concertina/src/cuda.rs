@@ -60,7 +60,7 @@ pub use memory::Memory;
 pub use stream::Stream;
 
 pub use concertina_cuda::{
-    BufferError, Cuda, CudaOptions, LoadError, OpenError, Probe, VirtualMemory, cudarc, load,
+    BufferError, Cuda, CudaOptions, FillValue, LoadError, OpenError, Probe, VirtualMemory, cudarc, load,
 };
 
 /// Typed memory on the device: see [`Buffer`](concertina_cuda::Buffer) for all that it does.

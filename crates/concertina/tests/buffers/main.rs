@@ -10,8 +10,10 @@
 
 mod examples;
 mod gaps;
+mod libraries;
 mod misuse;
 mod order;
+mod parts;
 mod random;
 mod values;
 

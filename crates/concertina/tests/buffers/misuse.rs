@@ -5,9 +5,10 @@
 use concertina::cuda::{BufferError, DeviceBuffer, Error};
 use concertina::{Config, DriverErrorKind};
 use concertina_libcuda::{Code, DeviceConfig, load};
-use cudarc::driver::CudaContext;
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, DriverError, PushKernelArg};
 
-use crate::{Machine, PAGE};
+use crate::{Flag, Gate, Machine, PAGE, SHAPE};
 
 #[test]
 fn lengths_that_can_not_be_are_refused() {
@@ -99,6 +100,9 @@ fn memory_in_use_is_not_closed() {
     machine.ends_empty(memory);
 }
 
+/// A copy or fill of cudarc's.
+type Attempt<'a> = dyn FnMut(&mut DeviceBuffer<u8>) -> Result<(), DriverError> + 'a;
+
 /// The driver's refusals are told with its words, and leave everything as it was.
 #[test]
 fn failed_calls_are_told() {
@@ -126,9 +130,61 @@ fn failed_calls_are_told() {
     fail("cuEventRecord");
     assert!(other.clone_dtoh(&buffer).is_err());
     assert_eq!(other.clone_dtoh(&buffer.on(&others).unwrap()).unwrap(), [1; 100]);
+    // Whatever the copy or fill: the driver refuses the null pointer.
+    let mut slice = other.alloc_zeros::<u8>(100).unwrap();
+    let refused: [&mut Attempt<'_>; 5] = [
+        &mut |buffer| other.memset_zeros(buffer),
+        &mut |buffer| other.memcpy_htod(&[2; 100], buffer),
+        &mut |buffer| other.memcpy_dtoh(buffer, &mut [0; 100]),
+        &mut |buffer| other.memcpy_dtod(buffer, &mut slice),
+        &mut |buffer| other.memcpy_dtod(&home.clone_htod(&[2; 100])?, buffer),
+    ];
+    for (number, attempt) in refused.into_iter().enumerate() {
+        // So that the other stream has to wait for the home stream.
+        buffer.copy_from_slice(&[1; 100]).unwrap();
+        fail("cuEventRecord");
+        assert_eq!(attempt(&mut buffer), Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)), "{number}");
+    }
+    assert_eq!(buffer.to_vec().unwrap(), [1; 100]);
+    drop(slice);
     // None of it is in the slot where cudarc keeps errors of the program's.
     assert_eq!(machine.context.check_err(), Ok(()));
     drop((buffer, homes, others, home, other));
+    machine.ends_empty(memory);
+}
+
+/// A kernel whose buffer can't be put in order is not launched: it would follow a null pointer, and lose the device.
+#[test]
+fn a_kernel_out_of_order_is_not_launched() {
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let [home, other] = [(); 2].map(|()| machine.stream());
+    let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
+    let (gate, ran) = (Gate::default(), Flag::default());
+    let inside = gate.clone();
+    let late = machine.kernel("late", &[8, 8], move |_| inside.pass());
+    let (fill, _) = machine.fill(7, &ran);
+    let mut buffer = DeviceBuffer::try_from_slice(&homes, &[1_u32; 100]).unwrap();
+    // SAFETY: these are the parameters that were registered, here and below.
+    unsafe {
+        other.launch_builder(&late).arg(&mut buffer.on_mut(&others).unwrap()).arg(&100_usize).launch(SHAPE)
+    }
+    .unwrap();
+    let launches = machine.libcuda.calls("cuLaunchKernel").unwrap();
+    machine.libcuda.fail_once("cuStreamWaitEvent", 1, Code::OUT_OF_MEMORY).unwrap();
+    let mut launch = home.launch_builder(&fill);
+    launch.arg(&mut buffer).arg(&100_usize);
+    // SAFETY: as above.
+    let refused = unsafe { launch.launch(SHAPE) };
+    assert_eq!(refused.unwrap_err(), DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    assert_eq!(machine.libcuda.calls("cuLaunchKernel").unwrap(), launches);
+    // That was all: the error was taken, and the next launch is in order.
+    assert_eq!(machine.context.check_err(), Ok(()));
+    // SAFETY: as above.
+    unsafe { home.launch_builder(&fill).arg(&mut buffer).arg(&100_usize).launch(SHAPE) }.unwrap();
+    gate.open();
+    assert_eq!(buffer.to_vec().unwrap(), [7; 100]);
+    drop((buffer, homes, others, home, other, late, fill));
     machine.ends_empty(memory);
 }
 
@@ -138,7 +194,7 @@ fn errors_of_the_program_stay_its_own() {
     let machine = Machine::new();
     let memory = machine.memory();
     let stream = memory.stream(&machine.stream()).unwrap();
-    let theirs = cudarc::driver::DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_FILE_NOT_FOUND);
+    let theirs = DriverError(CUresult::CUDA_ERROR_FILE_NOT_FOUND);
     machine.context.record_err(Err::<(), _>(theirs));
     let buffer = DeviceBuffer::try_from_slice(&stream, &[1_u8; 100]).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [1; 100]);

@@ -2,6 +2,12 @@
 //!
 //! Main types: none. Neighbours: every example uses it.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the examples bring the emulated libcuda with them, which needs Linux; to run one elsewhere on a GPU, take out this \
+     module and the kernels for it"
+);
+
 use std::error::Error;
 
 use concertina_libcuda::{DeviceConfig, FreshDevice, Library, load};

@@ -28,8 +28,5 @@ pub(crate) fn device(
 
 /// After everything was dropped: an error if the device still holds something.
 pub(crate) fn ends_empty(device: Option<&FreshDevice>) -> Result<(), Box<dyn Error>> {
-    match device.map(|device| device.held(0)).transpose()? {
-        Some(held) if !held.is_empty() => Err(format!("the emulated device still holds {held}").into()),
-        _ => Ok(()),
-    }
+    Ok(device.map_or(Ok(()), |device| device.check_nothing_held())?)
 }

@@ -162,8 +162,9 @@ impl Machine {
     #[track_caller]
     fn ends(self) {
         drop(self.context);
-        let held = self.libcuda.held(0).unwrap();
-        assert!(held.is_empty(), "{held}");
+        if let Err(held) = self.libcuda.check_nothing_held() {
+            panic!("{held}");
+        }
         assert_eq!(self.libcuda.broken_rules(0), Vec::<String>::new());
     }
 }

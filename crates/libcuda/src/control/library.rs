@@ -1,6 +1,6 @@
 //! The emulated driver as tests and programs hold it.
 //!
-//! Main types: [`Library`], [`FreshDevice`], [`ControlError`]. Neighbours: `load` opens it, `functions` has its functions.
+//! Main types: [`Library`], [`FreshDevice`], [`StillHeld`], [`ControlError`]. Neighbours: `load` opens it, `functions` has its functions.
 
 use core::ffi::{c_char, c_void};
 use core::mem::MaybeUninit;
@@ -123,6 +123,20 @@ impl Library {
         self.done("held", (self.functions.held)(device, &mut raw))?;
         // SAFETY: a call that is done has written it.
         Ok(Held::new(unsafe { raw.assume_init() }))
+    }
+
+    /// That no device holds anything for the program: what a test asks at its end. Waits as [`Library::held`] does.
+    ///
+    /// # Errors
+    /// The first device that does, and what it holds.
+    pub fn check_nothing_held(&self) -> Result<(), StillHeld> {
+        let devices = (0..).map_while(|device| Some((device, self.held(device).ok()?)));
+        for (device, held) in devices {
+            if !held.is_empty() {
+                return Err(StillHeld { device, held });
+            }
+        }
+        Ok(())
     }
 
     /// What is behind a range of addresses of a device, as the emulator below has it, into a vector whose content goes: a
@@ -310,6 +324,16 @@ impl Deref for FreshDevice {
     fn deref(&self) -> &Library {
         self.libcuda
     }
+}
+
+/// What a program has not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device {device} still holds {held}")]
+pub struct StillHeld {
+    /// Ordinal of the device.
+    pub device: u32,
+    /// What it holds.
+    pub held: Held,
 }
 
 /// Why the library didn't do what it was told.

@@ -21,8 +21,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "the bench and `cargo xtask` need Linux, where the emulated libcuda runs; the library itself builds elsewhere, too: \
-     `cargo build -p concertina --features cuda`"
+    "the bench and `cargo xtask` need Linux, where the emulated libcuda runs; the library itself builds elsewhere, \
+     too: `cargo build -p concertina --features cuda`"
 );
 
 pub mod bench_device;

@@ -43,8 +43,8 @@ pub(crate) fn run(root: &Path, args: TestArgs) -> Result<(), XtaskError> {
     steps.iter().try_for_each(|step| step.run(root))
 }
 
-/// The examples as a user runs them, without a GPU: they check their own results. (The profile is that of the tests, so that
-/// little has to be built again.)
+/// The examples as a user runs them, without a GPU: they check their own results. (The profile is that of the tests, so
+/// that little has to be built again.)
 fn examples(root: &Path) -> Result<Vec<Step>, XtaskError> {
     const OF_PACKAGES: [(&str, &str, &[&str]); 2] = [
         ("crates/concertina", "concertina", &["--features", "cuda", "--", "--emulated"]),

@@ -1,6 +1,6 @@
-//! A line of threads, each with a stream of its own: a batch is made by the first, goes through a kernel in each of the next
-//! ones, and is checked by the last. Buffers go from thread to thread through channels, are read on another stream than the
-//! one they were made on, and are dropped by another thread than the one that made them.
+//! A line of threads, each with a stream of its own: a batch is made by the first, goes through a kernel in each of the
+//! next ones, and is checked by the last. Buffers go from thread to thread through channels, are read on another stream
+//! than the one they were made on, and are dropped by another thread than the one that made them.
 //!
 //! ```text
 //! cargo run -p concertina --features cuda --example threads                  a GPU
@@ -125,7 +125,8 @@ fn middle(
         let n = batch.len();
         // SAFETY: the kernel writes all of it.
         let mut result = unsafe { DeviceBuffer::<u32>::try_uninit(&stream, n) }?;
-        // The batch was made on the stream of the thread before: the guard puts this stream behind what is queued there.
+        // The batch was made on the stream of the thread before: the guard puts this stream behind what is queued
+        // there.
         let guard = batch.on(&stream)?;
         let mut launch = cuda_stream.launch_builder(kernel);
         launch.arg(&mut result).arg(&guard).arg(&n);

@@ -60,7 +60,7 @@ impl CudaOptions {
 /// that had none keeps this one, as after any call of cudarc's. The thread's capture mode is relaxed during calls that
 /// would break a graph capture elsewhere in the process.
 ///
-/// Errors are returned, or logged by `tracing` where a drop has them, and never put into cudarc's error slot, which is the
+/// Errors are returned, or logged by `tracing` where a drop has them, and not put into cudarc's error slot, which is the
 /// program's.
 #[derive(Clone)]
 pub struct Cuda {

@@ -1,12 +1,12 @@
 //! The driver's functions as this crate calls them: by name from the library, with a number for an answer.
 //!
-//! Main types: [`Answer`]; and one function for each of the driver's. Neighbours: `library` opens the library and finds them;
-//! `context` makes the calls.
+//! Main types: [`Answer`]; and one function for each of the driver's. Neighbours: `library` opens the library and finds
+//! them; `context` makes the calls.
 //!
-//! cudarc has the same functions, but returns their answers as `CUresult`, a closed enumeration as new as the bindings: a code of
-//! a newer driver that the enumeration lacks would be undefined behaviour. Here an answer is a number. And where cudarc panics
-//! over a function that the library lacks, the answer is that it lacks it. Types of arguments are cudarc's; what the driver
-//! writes for us is never an enumeration.
+//! cudarc has the same functions, but returns their answers as `CUresult`, a closed enumeration as new as the bindings:
+//! a code of a newer driver that the enumeration lacks would be undefined behaviour. Here an answer is a number. And
+//! where cudarc panics over a function that the library lacks, the answer is that it lacks it. Types of arguments are
+//! cudarc's; what the driver writes for us is never an enumeration.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -46,7 +46,8 @@ macro_rules! functions {
                 static FOUND: OnceLock<Function> = OnceLock::new();
                 let name = stringify!($name);
                 let found = FOUND.get().copied().or_else(|| {
-                    // SAFETY: the driver's function of this name has this type in `cuda.h`, and a `CUresult` of C is 32 bits.
+                    // SAFETY: the driver's function of this name has this type in `cuda.h`, and a `CUresult` of C is 32
+                    // bits.
                     let found = unsafe { library::function::<Function>(name) }?;
                     Some(*FOUND.get_or_init(|| found))
                 });

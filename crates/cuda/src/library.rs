@@ -21,12 +21,12 @@ const NAMES: &[&str] = &["nvcuda.dll"];
 #[cfg(not(windows))]
 const NAMES: &[&str] = &["libcuda.so", "libcuda.so.1"];
 
-/// Functions that cudarc calls on behalf of this crate and its programs: contexts and streams are its own. Those that this
-/// crate calls itself are in `functions`.
+/// Functions that cudarc calls on behalf of this crate and its programs: contexts and streams are its own. Those that
+/// this crate calls itself are in `functions`.
 const OF_CUDARC: &[&str] = &["cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"];
 
-/// Functions that are done without where they are missing: a version is not told; and a driver without capture modes has no
-/// captures that a call could break (both came with CUDA 10.1).
+/// Functions that are done without where they are missing: a version is not told; and a driver without capture modes
+/// has no captures that a call could break (both came with CUDA 10.1).
 const OPTIONAL: &[&str] = &["cuDriverGetVersion", "cuThreadExchangeStreamCaptureMode"];
 
 /// What must be there. All of it is in drivers for CUDA 10.2 (r440) and later.

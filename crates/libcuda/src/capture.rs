@@ -1,14 +1,15 @@
 //! Captures: work on streams that is put into a graph in place of being done.
 //!
-//! Main types: [`Capture`], [`Captures`], [`Place`], [`Mode`]. Neighbours: `device` gives a capture the work of its streams;
-//! `record` has the events in it; `entry` asks before each call whether a capture forbids it; `exports::graph` replays.
+//! Main types: [`Capture`], [`Captures`], [`Place`], [`Mode`]. Neighbours: `device` gives a capture the work of its
+//! streams; `record` has the events in it; `entry` asks before each call whether a capture forbids it; `exports::graph`
+//! replays.
 //!
-//! A graph is the work in the order in which it was queued, on all streams of the capture together. That is one of the orders
-//! that the program allows, so a replay is right, if not as fast as on a device.
+//! A graph is the work in the order in which it was queued, on all streams of the capture together. That is one of the
+//! orders that the program allows, so a replay is right, if not as fast as on a device.
 //!
-//! The rules are those of the CUDA driver API (stream management, "stream capture modes"): a capture takes in streams that wait
-//! for its events; they must be joined again before its end; nothing outside may be waited for; and calls that may be unsafe
-//! are refused, and break captures, by the mode of each capture and that of the calling thread.
+//! The rules are those of the CUDA driver API (stream management, "stream capture modes"): a capture takes in streams
+//! that wait for its events; they must be joined again before its end; nothing outside may be waited for; and calls
+//! that may be unsafe are refused, and break captures, by the mode of each capture and that of the calling thread.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -101,8 +101,8 @@ impl Device {
         streams
     }
 
-    /// Queues work, in the order that the legacy default stream has with those that are not apart from it; or gives it to
-    /// the capture that the stream is in.
+    /// Queues work, in the order that the legacy default stream has with those that are not apart from it; or gives it
+    /// to the capture that the stream is in.
     pub(crate) fn submit(&self, stream: &Stream, work: Work) -> Outcome {
         if let Some(capture) = stream.capture() {
             return capture.add(stream, work);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::code::{Code, Outcome};
 use crate::{capture, failure, machine};
 
-/// Functions that may be unsafe while a stream captures. The manual names only examples of them; these are the calls that
-/// take or give back memory, load code, or let the host ask for or wait for work.
+/// Functions that may be unsafe while a stream captures. The manual names only examples of them; these are the calls
+/// that take or give back memory, load code, or let the host ask for or wait for work.
 const UNSAFE_IN_CAPTURE: &[&str] = &[
     "cuEventQuery",
     "cuEventSynchronize",

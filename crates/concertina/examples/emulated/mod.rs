@@ -4,8 +4,8 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "the examples bring the emulated libcuda with them, which needs Linux; to run one elsewhere on a GPU, take out this \
-     module and the kernels for it"
+    "the examples bring the emulated libcuda with them, which needs Linux; to run one elsewhere on a GPU, take out \
+     this module and the kernels for it"
 );
 
 use std::error::Error;

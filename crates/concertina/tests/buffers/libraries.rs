@@ -1,5 +1,5 @@
-//! The wrappers of NVIDIA's libraries in cudarc take buffers, views and guards. Compiled and never run: the libraries are not
-//! there, and nothing links them.
+//! The wrappers of NVIDIA's libraries in cudarc take buffers, views and guards. Compiled and never run: the libraries
+//! are not there, and nothing links them.
 //!
 //! Main types: none. Neighbours: `values` runs cudarc's copies.
 

@@ -39,8 +39,8 @@ fn halves_are_the_elements_before_and_behind() {
     machine.ends_empty(memory);
 }
 
-/// One half is the argument of a kernel at home that is not launched yet when the other half is used elsewhere: who comes
-/// after both waits for both.
+/// One half is the argument of a kernel at home that is not launched yet when the other half is used elsewhere: who
+/// comes after both waits for both.
 #[test]
 fn halves_do_not_hide_each_others_writes() {
     let machine = Machine::new();

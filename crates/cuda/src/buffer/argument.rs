@@ -18,7 +18,8 @@ use super::typed::Buffer;
 use super::uses::{Access, Claim};
 use super::view::{View, ViewMut};
 
-/// What a copy or fill gets in place of memory whose use could not be put in order, and a kernel whose launch is refused.
+/// What a copy or fill gets in place of memory whose use could not be put in order, and a kernel whose launch is
+/// refused.
 static NULL: u64 = 0;
 
 /// What all of them are: some elements of an owner's block.

@@ -1,8 +1,8 @@
-//! What is in a buffer: copies from and to the host, copies on the device, fills. All on the home stream of what is written,
-//! or of what the host reads.
+//! What is in a buffer: copies from and to the host, copies on the device, fills. All on the home stream of what is
+//! written, or of what the host reads.
 //!
-//! Main types: none; methods of [`View`] and [`ViewMut`]. Neighbours: `typed` has the same for whole buffers; `transfer`
-//! makes the calls.
+//! Main types: none; methods of [`View`] and [`ViewMut`]. Neighbours: `typed` has the same for whole buffers;
+//! `transfer` makes the calls.
 
 use cudarc::driver::DeviceRepr;
 
@@ -87,8 +87,8 @@ impl<T: DeviceRepr, H: Home> ViewMut<'_, T, H> {
         let clock = home.registered().clock();
         let stream = begin_at_home(self.owner, Access::Write, self.claim)?;
         source.owner.begin(clock, Access::Read, Claim::Whole)?;
-        // SAFETY: both are memory of buffers, as long as each other, and the stream is behind all other uses of the one and
-        // all writes to the other. They don't overlap: one of them is borrowed mutably.
+        // SAFETY: both are memory of buffers, as long as each other, and the stream is behind all other uses of the one
+        // and all writes to the other. They don't overlap: one of them is borrowed mutably.
         let copied = unsafe { home.driver().copy(stream, self.pointer, source.pointer, self.bytes()) };
         source.owner.end(clock, Access::Read);
         copied

@@ -68,8 +68,9 @@ impl<H: Home> Owner<H> {
 
     /// The argument of a kernel on the home stream, which doesn't say when its use ends. Whether it may be launched.
     ///
-    /// cudarc's traits for arguments report no error, and a kernel with a null pointer would cost the program its context.
-    /// So where the use can't be put in order, an error is left where cudarc's launch looks before it launches.
+    /// cudarc's traits for arguments report no error, and a kernel with a null pointer would cost the program its
+    /// context. So where the use can't be put in order, an error is left where cudarc's launch looks before it
+    /// launches.
     pub(crate) fn begin_at_home(&self, access: Access, claim: Claim) -> bool {
         let Err(error) = self.begin(self.clock(), access, claim) else { return true };
         tracing::error!(%error, "a kernel's use of a buffer could not be put in order; its launch is refused");
@@ -98,8 +99,8 @@ impl<H: Home> Owner<H> {
                 begun(self.begin(registered.clock(), access, claim)).then_some(SyncOnDrop::Sync(None))
             }
             None => {
-                // Nobody tells when the copy has been queued, and nobody keeps the stream for an event of ours: so the host
-                // waits, before and behind.
+                // Nobody tells when the copy has been queued, and nobody keeps the stream for an event of ours: so the
+                // host waits, before and behind.
                 let raw = stream.cu_stream();
                 tracing::debug!(?raw, "the host waits: the stream is not registered (`Memory::stream`)");
                 begun(self.host_waits(access, claim)).then(|| SyncOnDrop::sync_stream(stream))

@@ -25,8 +25,8 @@ impl Cuda {
         self.transfer_as(Call::EventRecord, transfer, stream, bytes, address, body)
     }
 
-    /// The driver's calls that are told apart are those of the allocator. So the call is named by one of them that captures
-    /// treat alike; the name doesn't get out of here.
+    /// The driver's calls that are told apart are those of the allocator. So the call is named by one of them that
+    /// captures treat alike; the name doesn't get out of here.
     fn transfer_as(
         &self,
         call: Call,
@@ -48,8 +48,8 @@ impl Cuda {
     /// Repeats a pattern.
     ///
     /// # Safety
-    /// So many patterns at `address`, a multiple of their size, are memory of the device that the caller alone may write, in
-    /// the order of the stream.
+    /// So many patterns at `address`, a multiple of their size, are memory of the device that the caller alone may
+    /// write, in the order of the stream.
     pub(crate) unsafe fn fill(
         &self,
         stream: &Stream,
@@ -77,7 +77,8 @@ impl Cuda {
     /// Copies from one place on the device to another.
     ///
     /// # Safety
-    /// The bytes at `to` are as of [`Cuda::fill`]; those at `from` are memory that the caller may read, and don't overlap them.
+    /// The bytes at `to` are as of [`Cuda::fill`]; those at `from` are memory that the caller may read, and don't
+    /// overlap them.
     pub(crate) unsafe fn copy(
         &self,
         stream: &Stream,

@@ -129,7 +129,8 @@ impl<T, H: Home> Buffer<T, H> {
         self.as_view().split_at(at)
     }
 
-    /// The elements before `at`, and those from `at` on, to be written beside each other: see [`ViewMut::split_at_mut`].
+    /// The elements before `at`, and those from `at` on, to be written beside each other: see
+    /// [`ViewMut::split_at_mut`].
     ///
     /// # Errors
     /// [`BufferError::Range`].
@@ -192,8 +193,8 @@ impl<T: DeviceRepr, H: Home> Buffer<T, H> {
         Ok(buffer)
     }
 
-    /// A copy of all elements in another buffer, made on the device: its home is `stream`, which waits there for the last
-    /// write to this one, and the host waits for nothing.
+    /// A copy of all elements in another buffer, made on the device: its home is `stream`, which waits there for the
+    /// last write to this one, and the host waits for nothing.
     ///
     /// # Errors
     /// [`BufferError::ForeignStream`], [`BufferError::Transfer`], [`BufferError::Order`], and the allocator's.
@@ -214,8 +215,8 @@ impl<T: DeviceRepr, H: Home> Buffer<T, H> {
         self.as_view_mut().copy_from_slice(elements)
     }
 
-    /// Copies as many elements of another buffer into it, on the device and on this one's home stream. The order is that of
-    /// a write here and a read there; the host doesn't wait.
+    /// Copies as many elements of another buffer into it, on the device and on this one's home stream. The order is
+    /// that of a write here and a read there; the host doesn't wait.
     ///
     /// # Errors
     /// [`BufferError::Length`], [`BufferError::ForeignStream`] for a buffer of another allocator,

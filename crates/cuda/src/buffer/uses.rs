@@ -1,16 +1,16 @@
 //! Which streams use a buffer, and what a further use has to wait for.
 //!
-//! Main types: [`Uses`], [`Access`], [`Claim`]. Neighbours: `owner` has one for each buffer, behind a lock; `concertina_vmm::Fences`
-//! makes the events, keeps them for the next use, and knows which waits are needless.
+//! Main types: [`Uses`], [`Access`], [`Claim`]. Neighbours: `owner` has one for each buffer, behind a lock;
+//! `concertina_vmm::Fences` makes the events, keeps them for the next use, and knows which waits are needless.
 //!
 //! Reads of one buffer need no order among each other; every other pair does. For each stream the last read and the last
 //! write are kept, each as the stream's tick at its end, so that no reader hides another.
 //!
-//! Some uses don't say when they end: a plain `&buffer` as the argument of a kernel is launched later, a copy of cudarc's
-//! tells nobody of ours. They stay *open*, and count as ending when somebody has to wait for them. The borrow rules make
-//! that right: of two uses that need an order one is a write, which borrows the buffer mutably, and so what comes before
-//! it has been queued by then, and so has it itself when the next one comes. Only the parts of a buffer that was split can be
-//! used beside each other by two writers: a use by such a part leaves what is open open.
+//! Some uses don't say when they end: a plain `&buffer` as the argument of a kernel is launched later, a copy of
+//! cudarc's tells nobody of ours. They stay *open*, and count as ending when somebody has to wait for them. The borrow
+//! rules make that right: of two uses that need an order one is a write, which borrows the buffer mutably, and so what
+//! comes before it has been queued by then, and so has it itself when the next one comes. Only the parts of a buffer
+//! that was split can be used beside each other by two writers: a use by such a part leaves what is open open.
 
 use std::sync::Arc;
 
@@ -50,8 +50,9 @@ impl Last {
         self.tick = self.tick.max(Some(tick));
     }
 
-    /// The tick that comes after all uses that are queued. With the whole buffer claimed that is all there are: those that
-    /// are open end now. Beside others that use their parts, open ones stay open, since they may not be queued yet.
+    /// The tick that comes after all uses that are queued. With the whole buffer claimed that is all there are: those
+    /// that are open end now. Beside others that use their parts, open ones stay open, since they may not be queued
+    /// yet.
     fn until<D: Driver>(&mut self, fences: &Fences<D>, stream: StreamId, claim: Claim) -> Option<u64> {
         if self.open == 0 {
             return self.tick;

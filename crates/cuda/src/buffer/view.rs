@@ -147,8 +147,8 @@ impl<'a, T, H: Home> ViewMut<'a, T, H> {
         Ok(ViewMut::new(self.owner, pointer, end - start, self.claim))
     }
 
-    /// The elements before `at`, and those from `at` on, to be written beside each other, also by two threads. Work on both
-    /// is in the order in which it is queued: uses are told apart by buffers, not by elements.
+    /// The elements before `at`, and those from `at` on, to be written beside each other, also by two threads. Work on
+    /// both is in the order in which it is queued: uses are told apart by buffers, not by elements.
     ///
     /// # Errors
     /// [`BufferError::Range`].

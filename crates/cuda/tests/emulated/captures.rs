@@ -1,6 +1,7 @@
 //! Our calls while the program captures: they break no capture, and leave the thread's capture mode as it was.
 //!
-//! Main types: none. Neighbours: `concertina-libcuda` refuses unsafe calls as the manual says (its `tests/captures.rs`).
+//! Main types: none. Neighbours: `concertina-libcuda` refuses unsafe calls as the manual says (its
+//! `tests/captures.rs`).
 
 use concertina_vmm::{BaselineDriver, CaptureStatus, Driver};
 use cudarc::driver::sys::{self, CUstreamCaptureMode};

@@ -2,8 +2,8 @@
 //!
 //! Main types: none. Neighbours: `src/library.rs` asks for all of them before the first call.
 //!
-//! Such a driver is a copy of the emulated one in which the name is another. A process that has a driver keeps it, so each is
-//! opened by a process of its own, by its name, as programs do.
+//! Such a driver is a copy of the emulated one in which the name is another. A process that has a driver keeps it, so
+//! each is opened by a process of its own, by its name, as programs do.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! The emulated driver as tests and programs hold it.
 //!
-//! Main types: [`Library`], [`FreshDevice`], [`StillHeld`], [`ControlError`]. Neighbours: `load` opens it, `functions` has its functions.
+//! Main types: [`Library`], [`FreshDevice`], [`StillHeld`], [`ControlError`]. Neighbours: `load` opens it, `functions`
+//! has its functions.
 
 use core::ffi::{c_char, c_void};
 use core::mem::MaybeUninit;
@@ -224,15 +225,15 @@ impl Library {
         self.done("fail", (self.functions.fail)(name.as_ptr(), nth, 1, code.get()))
     }
 
-    /// The n-th call of a function from now on answers with a number that is no known code, once: as a driver does that is
-    /// newer than the program's bindings.
+    /// The n-th call of a function from now on answers with a number that is no known code, once: as a driver does that
+    /// is newer than the program's bindings.
     ///
     /// # Errors
     /// If the library exports no such function, or the number is a known code.
     ///
     /// # Safety
-    /// Whoever makes that call takes any number for an answer. Bindings in Rust whose result is an enumeration don't (cudarc's
-    /// are of that kind): for them it is undefined behaviour.
+    /// Whoever makes that call takes any number for an answer. Bindings in Rust whose result is an enumeration don't
+    /// (cudarc's are of that kind): for them it is undefined behaviour.
     pub unsafe fn fail_with_number(&self, function: &str, nth: u64, number: u32) -> Result<(), ControlError> {
         if let Some(code) = Code::new(number) {
             return Err(ControlError::Refused { function: "fail_with_number", code });

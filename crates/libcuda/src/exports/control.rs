@@ -209,8 +209,8 @@ extern "C" fn concertina_libcuda_fail(name: *const c_char, nth: u64, onwards: u3
     answer(add())
 }
 
-/// As `concertina_libcuda_fail`, once, with a number that need not be a code: as a driver does that is newer than its caller's
-/// bindings. The number changes nothing but the answer.
+/// As `concertina_libcuda_fail`, once, with a number that need not be a code: as a driver does that is newer than its
+/// caller's bindings. The number changes nothing but the answer.
 #[unsafe(no_mangle)]
 extern "C" fn concertina_libcuda_fail_with_number(name: *const c_char, nth: u64, number: u32) -> u32 {
     let add = || {

@@ -19,6 +19,12 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the bench and `cargo xtask` need Linux, where the emulated libcuda runs; the library itself builds elsewhere, \
+     too: `cargo build -p concertina --features cuda`"
+);
+
 pub mod bench_device;
 pub mod case;
 pub mod catalogue;

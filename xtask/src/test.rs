@@ -14,7 +14,7 @@ use crate::process::Step;
 /// Arguments of `test`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  cargo xtask test                       everything: tests, doc tests, random schedules
+  cargo xtask test                       everything: tests, doc tests, schedules, examples
   cargo xtask test -- --nocapture        with what the tests print
   cargo xtask test -- steal              only tests with `steal` in their names")]
 pub(crate) struct TestArgs {
@@ -35,10 +35,36 @@ pub(crate) fn run(root: &Path, args: TestArgs) -> Result<(), XtaskError> {
         Step::cargo(&all).with(&["--doc"]),
     ];
     steps.extend(schedules(root)?);
-    if !args.rest.is_empty() {
+    if args.rest.is_empty() {
+        steps.extend(examples(root)?);
+    } else {
         steps = steps.into_iter().map(|step| step.with(&["--"]).with(&args.rest)).collect();
     }
     steps.iter().try_for_each(|step| step.run(root))
+}
+
+/// The examples as a user runs them, without a GPU: they check their own results. (The profile is that of the tests, so
+/// that little has to be built again.)
+fn examples(root: &Path) -> Result<Vec<Step>, XtaskError> {
+    const OF_PACKAGES: [(&str, &str, &[&str]); 2] = [
+        ("crates/concertina", "concertina", &["--features", "cuda", "--", "--emulated"]),
+        ("crates/libcuda", "concertina-libcuda", &[]),
+    ];
+    let mut steps = Vec::new();
+    for (folder, package, arguments) in OF_PACKAGES {
+        let folder = root.join(folder).join("examples");
+        let failed = |source| XtaskError::io("read", &folder, source);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                let run = ["run", "--quiet", "--profile", "test", "--package", package, "--example", &name];
+                steps.push(Step::cargo(&run).with(arguments));
+            }
+        }
+    }
+    steps.sort_by_key(Step::command_line);
+    Ok(steps)
 }
 
 /// The tests under random schedules, `tests/schedules.rs` of each crate that has some: built apart with `--cfg shuttle`,

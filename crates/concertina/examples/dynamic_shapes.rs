@@ -112,7 +112,7 @@ pub(crate) fn run(context: &Arc<CudaContext>, steps: u32) -> Result<Trained, Box
     let stream = memory.stream(&cuda_stream)?;
     let one_thread = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
 
-    let mut weights = DeviceBuffer::<f32>::zeroed(&stream, 2)?;
+    let mut weights = DeviceBuffer::<f32>::try_zeroed(&stream, 2)?;
     let mut state = 1_u32;
     for _ in 0..steps {
         // 1,000 to 9,191 points, and an activation of 512 times as many bytes beside them.
@@ -120,11 +120,11 @@ pub(crate) fn run(context: &Arc<CudaContext>, steps: u32) -> Result<Trained, Box
         let n = 1_000 + (state >> 19) as usize;
         let host_x: Vec<f32> = (0..n).map(|i| (i as f32 / n as f32).mul_add(2.0, -1.0)).collect();
         let host_y: Vec<f32> = host_x.iter().map(|x| SLOPE.mul_add(*x, OFFSET)).collect();
-        let x = DeviceBuffer::from_slice(&stream, &host_x)?;
-        let y = DeviceBuffer::from_slice(&stream, &host_y)?;
+        let x = DeviceBuffer::try_from_slice(&stream, &host_x)?;
+        let y = DeviceBuffer::try_from_slice(&stream, &host_y)?;
         // SAFETY: nobody reads it.
-        let _activation = unsafe { DeviceBuffer::<u8>::uninit(&stream, 512 * n) }?;
-        let mut residual = DeviceBuffer::<f32>::zeroed(&stream, n)?;
+        let _activation = unsafe { DeviceBuffer::<u8>::try_uninit(&stream, 512 * n) }?;
+        let mut residual = DeviceBuffer::<f32>::try_zeroed(&stream, n)?;
         let mut launch = cuda_stream.launch_builder(&step);
         launch.arg(&mut weights).arg(&x).arg(&y).arg(&mut residual).arg(&n).arg(&1.0_f32);
         // SAFETY: the parameters of the kernel, and the buffers have 2 and `n` elements.

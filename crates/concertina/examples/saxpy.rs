@@ -79,8 +79,8 @@ pub(crate) fn run(context: &Arc<CudaContext>, n: usize) -> Result<(), Box<dyn Er
     let other = memory.stream(&other_stream)?;
 
     let host_x: Vec<f32> = (0..n).map(|i| (i % 1000) as f32).collect();
-    let x = DeviceBuffer::from_slice(&stream, &host_x)?;
-    let mut y = DeviceBuffer::from_slice(&stream, &vec![1.0_f32; n])?;
+    let x = DeviceBuffer::try_from_slice(&stream, &host_x)?;
+    let mut y = DeviceBuffer::try_from_slice(&stream, &vec![1.0_f32; n])?;
     let shape = LaunchConfig::for_num_elems(u32::try_from(n)?);
 
     // On the stream that the buffers are of.

@@ -15,8 +15,8 @@
 //! let memory = Memory::new(&context)?;
 //! let stream = memory.stream(&cuda_stream)?;
 //!
-//! let x = DeviceBuffer::from_slice(&stream, &[1.0_f32, 2.0, 3.0])?;
-//! let mut y = DeviceBuffer::<f32>::zeroed(&stream, 3)?;
+//! let x = DeviceBuffer::try_from_slice(&stream, &[1.0_f32, 2.0, 3.0])?;
+//! let mut y = DeviceBuffer::<f32>::try_zeroed(&stream, 3)?;
 //! cuda_stream.memcpy_dtod(&x, &mut y)?;
 //! assert_eq!(y.to_vec()?, [1.0, 2.0, 3.0]);
 //! # Ok(())
@@ -60,7 +60,7 @@ pub use memory::Memory;
 pub use stream::Stream;
 
 pub use concertina_cuda::{
-    BufferError, Cuda, CudaOptions, LoadError, OpenError, Probe, VirtualMemory, cudarc, load,
+    BufferError, Cuda, CudaOptions, FillValue, LoadError, OpenError, Probe, VirtualMemory, cudarc, load,
 };
 
 /// Typed memory on the device: see [`Buffer`](concertina_cuda::Buffer) for all that it does.

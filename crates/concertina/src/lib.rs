@@ -32,6 +32,11 @@ pub use concertina_vmm::{
     Unreturned,
 };
 
+/// The programs in the README compile.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.
 #[cfg(test)]
 mod handles_cross_threads {

@@ -5,9 +5,10 @@
 use core::fmt;
 
 use concertina_vmm::{Call, DriverError};
-use cudarc::driver::sys::{self, CUdevice_attribute};
+use cudarc::driver::sys::CUdevice_attribute;
 
 use crate::context::Context;
+use crate::functions;
 use crate::probe::{Missing, Support};
 
 /// One attribute that says whether a device can do something.
@@ -51,7 +52,7 @@ impl Attribute {
         // No kind of call stands for a question; the nearest is the one whose answer it decides.
         context.call(Call::Create, format_args!("attribute {self}"), || {
             // SAFETY: `value` is ours and outlives the call.
-            unsafe { sys::cuDeviceGetAttribute(&raw mut value, self.raw(), device) }
+            unsafe { functions::cuDeviceGetAttribute(&raw mut value, self.raw(), device) }
         })?;
         let missing = Missing::Attribute { name: self.name(), number: self.raw() as u32 };
         Ok(if value != 0 { Support::Available } else { Support::Missing(missing) })

@@ -4,7 +4,9 @@
 //! `concertina` implements [`Home`] and has the names that programs use.
 
 mod argument;
+mod content;
 mod error;
+mod fill;
 mod guard;
 mod home;
 mod owner;
@@ -14,7 +16,8 @@ mod uses;
 mod view;
 
 pub use error::{BufferError, Transfer};
+pub use fill::FillValue;
 pub use guard::{On, OnMut};
-pub use home::{Home, Registered};
+pub use home::{Home, Registered, Sealed};
 pub use typed::Buffer;
 pub use view::{View, ViewMut};

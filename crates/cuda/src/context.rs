@@ -6,6 +6,7 @@
 //! cudarc's `bind_to_thread` is not used: it first takes the error that an earlier drop has left in the context, which is
 //! the program's to see, and would report it as ours.
 
+use core::ffi::c_uint;
 use core::fmt;
 use core::ptr;
 use std::marker::PhantomData;
@@ -14,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use concertina_vmm::{Call, DriverError, DriverErrorKind};
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys;
 
 use crate::exit::{UnlessExiting, process_is_exiting};
-use crate::library;
+use crate::functions::{self, Answer};
 use crate::status::driver_error;
 
 /// The context that calls are made in, kept alive.
@@ -26,8 +27,6 @@ pub(crate) struct Context {
     ordinal: u32,
     // A sticky error was seen.
     lost: AtomicBool,
-    // `cuThreadExchangeStreamCaptureMode` exists.
-    exchanges_capture_mode: bool,
 }
 
 impl fmt::Debug for Context {
@@ -41,12 +40,7 @@ impl fmt::Debug for Context {
 
 impl Context {
     pub(crate) fn new(cuda: &Arc<CudaContext>, ordinal: u32) -> Self {
-        Self {
-            cuda: UnlessExiting::new(Arc::clone(cuda)),
-            ordinal,
-            lost: AtomicBool::new(false),
-            exchanges_capture_mode: library::has_function("cuThreadExchangeStreamCaptureMode"),
-        }
+        Self { cuda: UnlessExiting::new(Arc::clone(cuda)), ordinal, lost: AtomicBool::new(false) }
     }
 
     pub(crate) fn cuda(&self) -> &Arc<CudaContext> {
@@ -72,30 +66,26 @@ impl Context {
         &self,
         call: Call,
         what: fmt::Arguments<'_>,
-        body: impl FnOnce() -> CUresult,
+        body: impl FnOnce() -> Answer,
     ) -> Result<(), DriverError> {
         let result = self.result(call, body)?;
         self.check(call, result, what)
     }
 
-    /// Makes one call, with this context current, and returns the driver's code.
-    pub(crate) fn result(
-        &self,
-        call: Call,
-        body: impl FnOnce() -> CUresult,
-    ) -> Result<CUresult, DriverError> {
+    /// Makes one call, with this context current, and returns the driver's answer.
+    pub(crate) fn result(&self, call: Call, body: impl FnOnce() -> Answer) -> Result<Answer, DriverError> {
         let _entered = self.enter(call)?;
         Ok(body())
     }
 
-    /// A code as a result.
+    /// An answer as a result.
     pub(crate) fn check(
         &self,
         call: Call,
-        result: CUresult,
+        result: Answer,
         what: fmt::Arguments<'_>,
     ) -> Result<(), DriverError> {
-        if result == CUresult::CUDA_SUCCESS {
+        if result == Answer::SUCCESS {
             return Ok(());
         }
         let error = driver_error(call, result, what);
@@ -113,19 +103,18 @@ impl Context {
         }
         let mut current = ptr::null_mut();
         // SAFETY: `current` is ours and outlives the call.
-        let result = unsafe { sys::cuCtxGetCurrent(&raw mut current) };
+        let result = unsafe { functions::cuCtxGetCurrent(&raw mut current) };
         self.check(call, result, format_args!("to ask for the thread's context"))?;
         let mut entered =
             Entered { context: self, displaced: ptr::null_mut(), capture_mode: None, thread: PhantomData };
         if current != self.cuda.cu_ctx() {
             // SAFETY: the context is alive, since we hold a count of its owner.
-            let result = unsafe { sys::cuCtxSetCurrent(self.cuda.cu_ctx()) };
+            let result = unsafe { functions::cuCtxSetCurrent(self.cuda.cu_ctx()) };
             self.check(call, result, format_args!("to bind the context of device {}", self.ordinal))?;
             entered.displaced = current;
         }
-        if self.exchanges_capture_mode && is_unsafe_in_capture(call) {
-            let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-            entered.capture_mode = exchange_capture_mode(relaxed).ok();
+        if is_unsafe_in_capture(call) {
+            entered.capture_mode = exchange_capture_mode(RELAXED).ok();
         }
         Ok(entered)
     }
@@ -140,11 +129,14 @@ fn is_unsafe_in_capture(call: Call) -> bool {
     !matches!(call, Call::EventRecord | Call::StreamWait | Call::CaptureStatus)
 }
 
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_uint = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+
 /// Sets the calling thread's capture mode, and returns the one before.
-fn exchange_capture_mode(mut mode: sys::CUstreamCaptureMode) -> Result<sys::CUstreamCaptureMode, CUresult> {
+fn exchange_capture_mode(mut mode: c_uint) -> Result<c_uint, Answer> {
     // SAFETY: `mode` is ours, holds a mode, and the driver puts another in its place.
-    match unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) } {
-        CUresult::CUDA_SUCCESS => Ok(mode),
+    match unsafe { functions::cuThreadExchangeStreamCaptureMode(&raw mut mode) } {
+        Answer::SUCCESS => Ok(mode),
         failed => Err(failed),
     }
 }
@@ -155,7 +147,7 @@ struct Entered<'a> {
     context: &'a Context,
     // The context that was current, if it was another one.
     displaced: sys::CUcontext,
-    capture_mode: Option<sys::CUstreamCaptureMode>,
+    capture_mode: Option<c_uint>,
     // What it undoes belongs to the thread.
     thread: PhantomData<*const ()>,
 }
@@ -163,21 +155,17 @@ struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if let Some(mode) = self.capture_mode
-            && let Err(code) = exchange_capture_mode(mode)
+            && let Err(answer) = exchange_capture_mode(mode)
         {
-            tracing::warn!(code = code as u32, "the thread's capture mode could not be put back");
+            tracing::warn!(?answer, "the thread's capture mode could not be put back");
         }
         if !self.displaced.is_null() {
             // SAFETY: it was current in this thread when the call began; keeping a context alive while it is current is
             // its owner's duty.
-            let result = unsafe { sys::cuCtxSetCurrent(self.displaced) };
-            if result != CUresult::CUDA_SUCCESS {
+            let result = unsafe { functions::cuCtxSetCurrent(self.displaced) };
+            if result != Answer::SUCCESS {
                 let ordinal = self.context.ordinal;
-                tracing::warn!(
-                    code = result as u32,
-                    ordinal,
-                    "the thread's own context could not be put back"
-                );
+                tracing::warn!(?result, ordinal, "the thread's own context could not be put back");
             }
         }
     }

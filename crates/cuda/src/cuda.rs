@@ -2,6 +2,7 @@
 //!
 //! Main types: [`Cuda`], [`CudaOptions`], [`VirtualMemory`]. Neighbours: `driver` has its calls; `probe` what it knows.
 
+use core::ffi::c_int;
 use core::fmt;
 use std::sync::Arc;
 
@@ -11,8 +12,10 @@ use cudarc::driver::{CudaContext, sys};
 use crate::attribute::Attribute;
 use crate::context::Context;
 use crate::error::OpenError;
+use crate::functions::Answer;
 use crate::probe::{DriverVersion, Granularity, Missing, Probe, Support};
-use crate::{allocation, exit, library, touch, trial};
+use crate::status::driver_error;
+use crate::{allocation, exit, functions, library, touch, trial};
 
 /// Whether a driver without virtual memory is of any use to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +60,7 @@ impl CudaOptions {
 /// that had none keeps this one, as after any call of cudarc's. The thread's capture mode is relaxed during calls that
 /// would break a graph capture elsewhere in the process.
 ///
-/// Errors are returned, or logged by `tracing` where a drop has them, and never put into cudarc's error slot, which is the
+/// Errors are returned, or logged by `tracing` where a drop has them, and not put into cudarc's error slot, which is the
 /// program's.
 #[derive(Clone)]
 pub struct Cuda {
@@ -93,6 +96,8 @@ impl Cuda {
     /// [`OpenError`].
     pub fn open(ordinal: usize) -> Result<Self, OpenError> {
         library::load()?;
+        // Asked here first: a code of the driver's that cudarc's bindings lack must not get to them.
+        initialize(ordinal).map_err(|reason| OpenError::NoContext { ordinal, reason })?;
         let context = CudaContext::new(ordinal)
             .map_err(|error| OpenError::NoContext { ordinal, reason: error.to_string() })?;
         Self::new(&context)
@@ -216,6 +221,21 @@ enum Least {
     Recommended,
 }
 
+/// Whether the driver starts, and has a device with this ordinal; else its words.
+fn initialize(ordinal: usize) -> Result<(), String> {
+    let number = c_int::try_from(ordinal).map_err(|_| "no driver counts so far".to_owned())?;
+    let check = |answer, what| match answer {
+        Answer::SUCCESS => Ok(()),
+        failed => Err(driver_error(Call::Create, failed, what).detail.to_string()),
+    };
+    // SAFETY: takes nothing of ours; may be called any number of times.
+    check(unsafe { functions::cuInit(0) }, format_args!("to start the driver"))?;
+    let mut device = 0;
+    // SAFETY: `device` is ours and outlives the call.
+    let answer = unsafe { functions::cuDeviceGet(&raw mut device, number) };
+    check(answer, format_args!("to find the device"))
+}
+
 fn granularity(context: &Context, least: Least) -> Result<u64, DriverError> {
     let device = context.ordinal();
     let properties = allocation::properties(Call::Create, device)?;
@@ -226,7 +246,7 @@ fn granularity(context: &Context, least: Least) -> Result<u64, DriverError> {
     let mut bytes = 0;
     context.call(Call::Create, format_args!("the granularity of memory on device {device}"), || {
         // SAFETY: both pointers are to values of ours that outlive the call.
-        unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, which) }
+        unsafe { functions::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, which) }
     })?;
     Ok(bytes as u64)
 }
@@ -236,20 +256,17 @@ fn device_name(context: &Context) -> Result<String, DriverError> {
     let device = context.cuda().cu_device();
     context.call(Call::Create, format_args!("the name of device {}", context.ordinal()), || {
         // SAFETY: the buffer is ours, outlives the call, and is as long as said, less one byte that stays 0.
-        unsafe { sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, device) }
+        unsafe { functions::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, device) }
     })?;
     let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
 fn driver_version(context: &Context) -> Option<DriverVersion> {
-    if !library::has_function("cuDriverGetVersion") {
-        return None;
-    }
     let mut number = 0;
     let asked = context.call(Call::Create, format_args!("the driver's version"), || {
         // SAFETY: `number` is ours and outlives the call.
-        unsafe { sys::cuDriverGetVersion(&raw mut number) }
+        unsafe { functions::cuDriverGetVersion(&raw mut number) }
     });
     asked.ok()?;
     u32::try_from(number).ok().map(DriverVersion::from_number)

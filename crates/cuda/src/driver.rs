@@ -12,11 +12,11 @@ use concertina_vmm::{
     DriverErrorKind, FrameProperties, MemoryInfo, Returned,
 };
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUresult, CUstreamCaptureStatus};
 
 use crate::allocation;
 use crate::cuda::Cuda;
 use crate::event::Event;
+use crate::functions::{self, Answer};
 use crate::handle::Handle;
 use crate::stream::Stream;
 
@@ -59,7 +59,7 @@ impl Cuda {
     pub(crate) fn synchronize_context(&self, call: Call) -> Result<(), DriverError> {
         self.context.call(call, format_args!("to synchronise the context before a second try"), || {
             // SAFETY: takes nothing; the context is current.
-            unsafe { sys::cuCtxSynchronize() }
+            unsafe { functions::cuCtxSynchronize() }
         })
     }
 }
@@ -83,7 +83,7 @@ impl Driver for Cuda {
         let (mut free, mut total) = (0, 0);
         self.context.call(Call::MemoryInfo, format_args!("device {}", self.context.ordinal()), || {
             // SAFETY: both pointers are to values of ours that outlive the call; the context is current.
-            unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }
+            unsafe { functions::cuMemGetInfo_v2(&raw mut free, &raw mut total) }
         })?;
         Ok(MemoryInfo { free_bytes: free as u64, total_bytes: total as u64 })
     }
@@ -95,7 +95,7 @@ impl Driver for Cuda {
         let mut address = 0;
         self.context.call(call, format_args!("{bytes} bytes aligned to {alignment}"), || {
             // SAFETY: `address` is ours and outlives the call. No place is asked for, so none that is in use.
-            unsafe { sys::cuMemAddressReserve(&raw mut address, size, align, 0, 0) }
+            unsafe { functions::cuMemAddressReserve(&raw mut address, size, align, 0, 0) }
         })?;
         Ok(Address::new(address))
     }
@@ -106,7 +106,7 @@ impl Driver for Cuda {
         let size = size(call, bytes)?;
         self.context.call(call, format_args!("{bytes} bytes at {address}"), || {
             // SAFETY: takes no memory of ours; the caller promises that nothing uses the addresses any more.
-            unsafe { sys::cuMemAddressFree(address.get(), size) }
+            unsafe { functions::cuMemAddressFree(address.get(), size) }
         })
     }
 
@@ -120,7 +120,7 @@ impl Driver for Cuda {
         let mut raw = 0;
         self.context.call(call, format_args!("{bytes} bytes on device {device}"), || {
             // SAFETY: both pointers are to values of ours that outlive the call.
-            unsafe { sys::cuMemCreate(&raw mut raw, size, &raw const properties, 0) }
+            unsafe { functions::cuMemCreate(&raw mut raw, size, &raw const properties, 0) }
         })?;
         Ok(Handle::new(raw, bytes))
     }
@@ -129,7 +129,7 @@ impl Driver for Cuda {
         let released = self.context.call(Call::Release, format_args!("{handle:?}"), || {
             // SAFETY: the handle came from a create, and as its only owner is here it was not released before. It goes
             // after this, unless the driver has refused.
-            unsafe { sys::cuMemRelease(handle.raw()) }
+            unsafe { functions::cuMemRelease(handle.raw()) }
         });
         released.map_err(|error| Returned { owner: handle, error })
     }
@@ -148,7 +148,7 @@ impl Driver for Cuda {
         self.context.call(call, format_args!("{bytes} bytes at {address}"), || {
             // SAFETY: the handle is alive, since we borrow its owner. The driver refuses addresses that are not reserved
             // or already mapped.
-            unsafe { sys::cuMemMap(address.get(), size, 0, handle.raw(), 0) }
+            unsafe { functions::cuMemMap(address.get(), size, 0, handle.raw(), 0) }
         })
     }
 
@@ -158,7 +158,7 @@ impl Driver for Cuda {
         let size = size(call, bytes)?;
         self.context.call(call, format_args!("{bytes} bytes at {address}"), || {
             // SAFETY: takes no memory of ours; the caller promises that no work uses the range any more.
-            unsafe { sys::cuMemUnmap(address.get(), size) }
+            unsafe { functions::cuMemUnmap(address.get(), size) }
         })
     }
 
@@ -176,11 +176,13 @@ impl Driver for Cuda {
         let set = || {
             self.context.result(call, || {
                 // SAFETY: the descriptors are ours, as many as said, and outlive the call.
-                unsafe { sys::cuMemSetAccess(address.get(), size, descriptors.as_ptr(), descriptors.len()) }
+                unsafe {
+                    functions::cuMemSetAccess(address.get(), size, descriptors.as_ptr(), descriptors.len())
+                }
             })
         };
         let mut result = set()?;
-        if result == CUresult::CUDA_ERROR_NOT_READY {
+        if result == Answer::NOT_READY {
             // Seen while other work ran (forks of llama.cpp; WSL2): over once that work is.
             tracing::debug!(%address, bytes, "set access was not ready; synchronising the context");
             self.synchronize_context(call)?;
@@ -198,7 +200,7 @@ impl Driver for Cuda {
         self.check_stream(Call::EventRecord, stream)?;
         self.context.call(Call::EventRecord, format_args!("on {:?}", stream.raw()), || {
             // SAFETY: event and stream are alive, since we borrow their owners, and of this context.
-            unsafe { sys::cuEventRecord(event.raw(), stream.raw()) }
+            unsafe { functions::cuEventRecord(event.raw(), stream.raw()) }
         })
     }
 
@@ -206,9 +208,9 @@ impl Driver for Cuda {
         self.check_event(Call::EventQuery, event)?;
         let result = self.context.result(Call::EventQuery, || {
             // SAFETY: the event is alive, since we borrow its owner.
-            unsafe { sys::cuEventQuery(event.raw()) }
+            unsafe { functions::cuEventQuery(event.raw()) }
         })?;
-        if result == CUresult::CUDA_ERROR_NOT_READY {
+        if result == Answer::NOT_READY {
             return Ok(false);
         }
         self.context.check(Call::EventQuery, result, format_args!("{:?}", event.raw()))?;
@@ -219,7 +221,7 @@ impl Driver for Cuda {
         self.check_event(Call::EventSynchronize, event)?;
         self.context.call(Call::EventSynchronize, format_args!("{:?}", event.raw()), || {
             // SAFETY: the event is alive, since we borrow its owner.
-            unsafe { sys::cuEventSynchronize(event.raw()) }
+            unsafe { functions::cuEventSynchronize(event.raw()) }
         })
     }
 
@@ -231,23 +233,25 @@ impl Driver for Cuda {
             format_args!("of {:?} for {:?}", stream.raw(), event.raw()),
             || {
                 // SAFETY: event and stream are alive, since we borrow their owners, and of this context.
-                unsafe { sys::cuStreamWaitEvent(stream.raw(), event.raw(), 0) }
+                unsafe { functions::cuStreamWaitEvent(stream.raw(), event.raw(), 0) }
             },
         )
     }
 
     fn capture_status(&self, stream: &Stream) -> Result<CaptureStatus, DriverError> {
         self.check_stream(Call::CaptureStatus, stream)?;
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let mut status = 0;
         self.context.call(Call::CaptureStatus, format_args!("of {:?}", stream.raw()), || {
             // SAFETY: `status` is ours and outlives the call; the stream is alive, since we borrow its owner.
-            unsafe { sys::cuStreamIsCapturing(stream.raw(), &raw mut status) }
+            unsafe { functions::cuStreamIsCapturing(stream.raw(), &raw mut status) }
         })?;
-        Ok(match status {
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => CaptureStatus::None,
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE => CaptureStatus::Active,
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED => CaptureStatus::Invalidated,
-        })
+        // `CUstreamCaptureStatus`, as a number for the same reason as answers.
+        match status {
+            0 => Ok(CaptureStatus::None),
+            1 => Ok(CaptureStatus::Active),
+            2 => Ok(CaptureStatus::Invalidated),
+            other => Err(invalid(Call::CaptureStatus, format!("status {other}, which no version knows"))),
+        }
     }
 }
 
@@ -257,7 +261,7 @@ impl BaselineDriver for Cuda {
         let mut address = 0;
         self.context.call(Call::Malloc, format_args!("{bytes} bytes"), || {
             // SAFETY: `address` is ours and outlives the call; the context is current.
-            unsafe { sys::cuMemAlloc_v2(&raw mut address, size) }
+            unsafe { functions::cuMemAlloc_v2(&raw mut address, size) }
         })?;
         Ok(Address::new(address))
     }
@@ -265,7 +269,7 @@ impl BaselineDriver for Cuda {
     fn free(&self, address: Address) -> Result<(), DriverError> {
         self.context.call(Call::Free, format_args!("{address}"), || {
             // SAFETY: takes no memory of ours; the driver refuses what no malloc gave, and waits for work on the rest.
-            unsafe { sys::cuMemFree_v2(address.get()) }
+            unsafe { functions::cuMemFree_v2(address.get()) }
         })
     }
 }

@@ -8,6 +8,7 @@ use concertina_vmm::{Call, DriverError};
 use cudarc::driver::sys;
 
 use crate::context::Context;
+use crate::functions;
 
 /// A `CUevent` without timing. Dropping it destroys it, unless the device is lost or the process is exiting.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl Event {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         context.call(Call::EventCreate, format_args!("an event without timing"), || {
             // SAFETY: `raw` is ours and outlives the call; the context is current.
-            unsafe { sys::cuEventCreate(&raw mut raw, flags) }
+            unsafe { functions::cuEventCreate(&raw mut raw, flags) }
         })?;
         Ok(Self { raw, context: Arc::clone(context) })
     }
@@ -52,7 +53,7 @@ impl Drop for Event {
         let destroyed = self.context.call(Call::EventCreate, format_args!("destruction of an event"), || {
             // SAFETY: `raw` came from a create, is destroyed here only, and nobody has it after. The driver keeps what
             // waits that are queued need of it.
-            unsafe { sys::cuEventDestroy_v2(self.raw) }
+            unsafe { functions::cuEventDestroy_v2(self.raw) }
         });
         if let Err(error) = destroyed {
             tracing::warn!(%error, "an event could not be destroyed");

@@ -29,6 +29,7 @@ mod driver;
 mod error;
 mod event;
 mod exit;
+mod functions;
 mod handle;
 mod library;
 mod probe;
@@ -38,7 +39,7 @@ mod stream;
 mod touch;
 mod trial;
 
-pub use buffer::{Buffer, BufferError, Home, On, OnMut, Registered, Transfer, View, ViewMut};
+pub use buffer::{Buffer, BufferError, FillValue, Home, On, OnMut, Registered, Transfer, View, ViewMut};
 pub use cuda::{Cuda, CudaOptions, VirtualMemory};
 pub use error::OpenError;
 pub use event::Event;
@@ -49,6 +50,9 @@ pub use probe::{DriverVersion, Granularity, Missing, Probe, Support};
 pub use raw::{Access, Area, Kernels, Purpose, RawCalls, Spin};
 pub use status::kind_of;
 pub use stream::Stream;
+
+#[doc(hidden)]
+pub use buffer::Sealed;
 
 /// The version of cudarc that this crate speaks: its types are in this crate's signatures.
 pub use cudarc;

@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
+use crate::functions;
+
 /// Names that cudarc 0.19 tries too, so that what opens here opens there; in the same order. The emulated driver has the
 /// first as its soname, so that it is found once it was opened by path.
 #[cfg(windows)]
@@ -19,44 +21,19 @@ const NAMES: &[&str] = &["nvcuda.dll"];
 #[cfg(not(windows))]
 const NAMES: &[&str] = &["libcuda.so", "libcuda.so.1"];
 
-/// Every function that this crate, or cudarc on its behalf, calls without asking whether it is there. All are in drivers
-/// for CUDA 10.2 (r440) and later.
-const REQUIRED: &[&str] = &[
-    "cuInit",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetName",
-    "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuCtxGetCurrent",
-    "cuCtxSetCurrent",
-    "cuCtxSynchronize",
-    "cuStreamCreate",
-    "cuStreamSynchronize",
-    "cuStreamDestroy_v2",
-    "cuStreamWaitEvent",
-    "cuStreamIsCapturing",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuEventSynchronize",
-    "cuMemGetInfo_v2",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuMemsetD8Async",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemGetAllocationGranularity",
-    "cuMemAddressReserve",
-    "cuMemAddressFree",
-    "cuMemCreate",
-    "cuMemRelease",
-    "cuMemMap",
-    "cuMemUnmap",
-    "cuMemSetAccess",
-];
+/// Functions that cudarc calls on behalf of this crate and its programs: contexts and streams are its own. Those that
+/// this crate calls itself are in `functions`.
+const OF_CUDARC: &[&str] = &["cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"];
+
+/// Functions that are done without where they are missing: a version is not told; and a driver without capture modes
+/// has no captures that a call could break (both came with CUDA 10.1).
+const OPTIONAL: &[&str] = &["cuDriverGetVersion", "cuThreadExchangeStreamCaptureMode"];
+
+/// What must be there. All of it is in drivers for CUDA 10.2 (r440) and later.
+fn required() -> impl Iterator<Item = &'static str> {
+    let ours = functions::NAMES.iter().filter(|name| !OPTIONAL.contains(name));
+    OF_CUDARC.iter().chain(ours).copied()
+}
 
 /// Why the driver's library can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,13 +76,17 @@ pub fn load() -> Result<(), LoadError> {
             LIBRARY.get_or_init(|| opened)
         }
     };
-    let functions: Vec<_> = REQUIRED.iter().copied().filter(|name| !has(library, name)).collect();
+    let functions: Vec<_> = required().filter(|name| !has(library, name)).collect();
     if functions.is_empty() { Ok(()) } else { Err(LoadError::TooOld { functions }) }
 }
 
-/// Whether the library was opened and has a function of this name.
-pub(crate) fn has_function(name: &str) -> bool {
-    LIBRARY.get().is_some_and(|library| has(library, name))
+/// A function of the library; `None` if it has none of this name, or was not opened yet.
+///
+/// # Safety
+/// `F` is a function pointer, of the type that the function of this name has.
+pub(crate) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
+    // SAFETY: the caller says so of the type. The library is never closed, so that the pointer stays good.
+    unsafe { LIBRARY.get()?.get::<F>(name.as_bytes()) }.ok().map(|found| *found)
 }
 
 /// The mapping budget that an emulated driver tells of: it exports a function for that, real drivers don't.

@@ -3,7 +3,7 @@
 //! Main types: [`RawCalls`], [`Access`], [`Purpose`]; in the files below [`Area`], [`Kernels`] and [`Spin`]. Neighbours:
 //! `driver` has the calls that the allocator makes; `concertina_bench::probe` measures with both.
 //!
-//! None of these functions is asked for at [`load`](crate::load). Each is looked for before its first call, and an error
+//! None of these functions is asked for at [`load`](crate::load). Each is looked for at its first call, and an error
 //! ([`DriverErrorKind::NotSupported`]) names one that the driver lacks.
 
 mod area;
@@ -18,8 +18,8 @@ pub use kernel::{Kernels, Spin};
 use crate::allocation;
 use crate::cuda::Cuda;
 use crate::driver::size;
+use crate::functions;
 use crate::handle::Handle;
-use crate::library;
 use crate::stream::Stream;
 
 /// What a device may do at an address (`CUmemAccess_flags`).
@@ -50,13 +50,6 @@ pub struct RawCalls<'a> {
     cuda: &'a Cuda,
 }
 
-/// Fails with the name of the first function that the driver lacks.
-fn need(call: Call, functions: &[&'static str]) -> Result<(), DriverError> {
-    let Some(missing) = functions.iter().find(|name| !library::has_function(name)) else { return Ok(()) };
-    let why = format!("the driver has no function {missing}; one for a newer CUDA may");
-    Err(DriverError::new(DriverErrorKind::NotSupported, call, why))
-}
-
 impl Cuda {
     /// The calls that only measurements make.
     pub const fn raw_calls(&self) -> RawCalls<'_> {
@@ -71,13 +64,12 @@ impl<'a> RawCalls<'a> {
     /// What the driver says; not supported where it has no pools.
     pub fn pool_malloc(&self, bytes: u64, stream: &Stream) -> Result<Address, DriverError> {
         let call = Call::Malloc;
-        need(call, &["cuMemAllocAsync"])?;
         self.cuda.check_stream(call, stream)?;
         let size = size(call, bytes)?;
         let mut address = 0;
         self.cuda.context.call(call, format_args!("{bytes} bytes of the pool"), || {
             // SAFETY: `address` is ours and outlives the call; the stream is alive, since we borrow its owner.
-            unsafe { sys::cuMemAllocAsync(&raw mut address, size, stream.raw()) }
+            unsafe { functions::cuMemAllocAsync(&raw mut address, size, stream.raw()) }
         })?;
         Ok(Address::new(address))
     }
@@ -88,11 +80,10 @@ impl<'a> RawCalls<'a> {
     /// What the driver says: among others, that the address is none of a pool's.
     pub fn pool_free(&self, address: Address, stream: &Stream) -> Result<(), DriverError> {
         let call = Call::Free;
-        need(call, &["cuMemFreeAsync"])?;
         self.cuda.check_stream(call, stream)?;
         self.cuda.context.call(call, format_args!("{address} to the pool"), || {
             // SAFETY: takes no memory of ours; the driver refuses what no pool gave. The stream is alive.
-            unsafe { sys::cuMemFreeAsync(address.get(), stream.raw()) }
+            unsafe { functions::cuMemFreeAsync(address.get(), stream.raw()) }
         })
     }
 
@@ -102,16 +93,15 @@ impl<'a> RawCalls<'a> {
     /// What the driver says.
     pub fn trim_pool(&self) -> Result<(), DriverError> {
         let call = Call::Free;
-        need(call, &["cuDeviceGetDefaultMemPool", "cuMemPoolTrimTo"])?;
         let mut pool = core::ptr::null_mut();
         let device = self.cuda.context.cuda().cu_device();
         self.cuda.context.call(call, format_args!("the default pool of device {device}"), || {
             // SAFETY: `pool` is ours and outlives the call.
-            unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, device) }
+            unsafe { functions::cuDeviceGetDefaultMemPool(&raw mut pool, device) }
         })?;
         self.cuda.context.call(call, format_args!("to trim the default pool of device {device}"), || {
             // SAFETY: the default pool lives as long as its device.
-            unsafe { sys::cuMemPoolTrimTo(pool, 0) }
+            unsafe { functions::cuMemPoolTrimTo(pool, 0) }
         })
     }
 
@@ -136,7 +126,7 @@ impl<'a> RawCalls<'a> {
             || {
                 // SAFETY: the handle is alive, since we borrow its owner. The driver refuses addresses that are not
                 // reserved or already mapped, and what lies outside the handle.
-                unsafe { sys::cuMemMap(address.get(), size, offset, handle.raw(), 0) }
+                unsafe { functions::cuMemMap(address.get(), size, offset, handle.raw(), 0) }
             },
         )
     }
@@ -147,12 +137,11 @@ impl<'a> RawCalls<'a> {
     /// What the driver says; invalid for an answer that no manual knows.
     pub fn access(&self, address: Address) -> Result<Access, DriverError> {
         let call = Call::SetAccess;
-        need(call, &["cuMemGetAccess"])?;
         let location = allocation::location(call, self.cuda.ordinal())?;
         let mut flags = 0;
         self.cuda.context.call(call, format_args!("the access to {address}"), || {
             // SAFETY: both pointers are to values of ours that outlive the call.
-            unsafe { sys::cuMemGetAccess(&raw mut flags, &raw const location, address.get()) }
+            unsafe { functions::cuMemGetAccess(&raw mut flags, &raw const location, address.get()) }
         })?;
         match flags {
             0 => Ok(Access::None),
@@ -177,7 +166,7 @@ impl<'a> RawCalls<'a> {
         let mut bytes = 0;
         self.cuda.context.call(call, format_args!("the granularity of memory for {purpose:?}"), || {
             // SAFETY: both pointers are to values of ours that outlive the call.
-            unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, least) }
+            unsafe { functions::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, least) }
         })?;
         Ok(bytes as u64)
     }
@@ -194,7 +183,7 @@ impl<'a> RawCalls<'a> {
         let mut raw = 0;
         self.cuda.context.call(call, format_args!("{bytes} bytes for {purpose:?}"), || {
             // SAFETY: both pointers are to values of ours that outlive the call.
-            unsafe { sys::cuMemCreate(&raw mut raw, size, &raw const properties, 0) }
+            unsafe { functions::cuMemCreate(&raw mut raw, size, &raw const properties, 0) }
         })?;
         Ok(Handle::new(raw, bytes))
     }
@@ -249,15 +238,6 @@ fn properties_for(purpose: Purpose, device: u32) -> Result<sys::CUmemAllocationP
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_function_that_is_missing_is_named() {
-        // No library was opened in this process, so it has none.
-        let error = need(Call::Malloc, &["cuMemAllocAsync", "cuMemFreeAsync"]).unwrap_err();
-        assert_eq!(error.kind, DriverErrorKind::NotSupported);
-        assert!(error.detail.contains("cuMemAllocAsync;"), "{error}");
-        assert_eq!(need(Call::Malloc, &[]), Ok(()));
-    }
 
     /// By `cuda.h`: type, handle types, location (type, id), a pointer, then compression, RDMA, usage.
     #[test]

@@ -2,9 +2,7 @@
 //!
 //! Main types: none; [`kind_of`] is the table. Neighbours: `context` turns every failed call into a `DriverError` here.
 //!
-//! cudarc's `CUresult` is a closed enumeration, as new as the bindings that the program was built with. So a driver
-//! that is newer than the bindings may return a code that the enumeration lacks; with the newest bindings, which are
-//! the default, that is least likely. The table works on the number and takes a code that it doesn't know as
+//! The table works on numbers, so that it knows codes that the bindings lack, and takes a code that it doesn't know as
 //! [`DriverErrorKind::Invalid`]: the call is refused, and nothing more is concluded.
 
 use core::ffi::CStr;
@@ -12,7 +10,9 @@ use core::fmt;
 use core::ptr;
 
 use concertina_vmm::{Call, DriverError, DriverErrorKind};
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::CUresult;
+
+use crate::functions::{self, Answer};
 
 /// The kind of error that a result code (of `CUresult`, in the CUDA driver API's numbering) stands for.
 ///
@@ -42,20 +42,37 @@ pub const fn kind_of(code: u32) -> DriverErrorKind {
     }
 }
 
+/// A code that all bindings know, to tell cudarc's callers of an error of this kind.
+pub(crate) const fn nearest_code(kind: DriverErrorKind) -> CUresult {
+    match kind {
+        DriverErrorKind::OutOfMemory => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+        DriverErrorKind::NotReady => CUresult::CUDA_ERROR_NOT_READY,
+        DriverErrorKind::NotSupported => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        DriverErrorKind::Invalid => CUresult::CUDA_ERROR_INVALID_VALUE,
+        DriverErrorKind::Lost => CUresult::CUDA_ERROR_UNKNOWN,
+    }
+}
+
 /// What `call`, asked for `what`, failed with: the kind, and the driver's name and words for the code.
-pub(crate) fn driver_error(call: Call, result: CUresult, what: fmt::Arguments<'_>) -> DriverError {
+pub(crate) fn driver_error(call: Call, answer: Answer, what: fmt::Arguments<'_>) -> DriverError {
+    let code = match answer {
+        Answer::Code(code) => code,
+        Answer::NoFunction(name) => {
+            let detail = format!("the CUDA driver has no function {name}: {what}");
+            return DriverError::new(DriverErrorKind::NotSupported, call, detail);
+        }
+    };
     let mut name = ptr::null();
     // SAFETY: `name` is ours and outlives the call; the driver writes a pointer to a static string, or null.
-    let _ = unsafe { sys::cuGetErrorName(result, &raw mut name) };
+    let _ = unsafe { functions::cuGetErrorName(code, &raw mut name) };
     let mut text = ptr::null();
     // SAFETY: as above.
-    let _ = unsafe { sys::cuGetErrorString(result, &raw mut text) };
+    let _ = unsafe { functions::cuGetErrorString(code, &raw mut text) };
     // SAFETY: null, or a string of the driver's that ends with 0 and lives as long as the library, which is never
     // unloaded (cudarc and `library` both keep it open).
     let name = unsafe { static_text(name) };
     // SAFETY: as above.
     let text = unsafe { static_text(text) };
-    let code = result as u32;
     DriverError::new(kind_of(code), call, detail(code, name, text, what))
 }
 
@@ -143,6 +160,14 @@ mod tests {
         for code in [0, 1_000, 4_711, u32::MAX] {
             assert_eq!(kind_of(code), Invalid, "{code}");
         }
+    }
+
+    #[test]
+    fn a_function_that_is_not_there_is_not_supported() {
+        let answer = Answer::NoFunction("cuMemMap");
+        let error = driver_error(Call::Map, answer, format_args!("{} bytes", 7));
+        assert_eq!((error.kind, error.call), (NotSupported, Call::Map));
+        assert_eq!(error.detail, "the CUDA driver has no function cuMemMap: 7 bytes");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use concertina_vmm::{Address, Call, DriverError};
 use cudarc::driver::sys;
 
 use crate::context::Context;
+use crate::functions;
 use crate::probe::Missing;
 
 /// No value that memory is likely to hold by itself.
@@ -49,7 +50,7 @@ impl<'a> OwnStream<'a> {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         context.call(Call::EventCreate, format_args!("creation of a stream"), || {
             // SAFETY: `raw` is ours and outlives the call; the context is current.
-            unsafe { sys::cuStreamCreate(&raw mut raw, flags) }
+            unsafe { functions::cuStreamCreate(&raw mut raw, flags) }
         })?;
         Ok(Self { context, raw })
     }
@@ -57,7 +58,7 @@ impl<'a> OwnStream<'a> {
     fn fill(&self, at: Address, page: u64) -> Result<(), DriverError> {
         self.context.call(Call::SetAccess, format_args!("a memset of {page} bytes at {at}"), || {
             // SAFETY: the trial has mapped the page and given access to it; nobody else knows the address.
-            unsafe { sys::cuMemsetD8Async(at.get(), PATTERN, page as usize, self.raw) }
+            unsafe { functions::cuMemsetD8Async(at.get(), PATTERN, page as usize, self.raw) }
         })
     }
 
@@ -66,7 +67,7 @@ impl<'a> OwnStream<'a> {
         self.context.call(Call::SetAccess, format_args!("a copy of {SAMPLE} bytes from {at}"), || {
             // SAFETY: the source is mapped and accessible as above; `bytes` is ours and outlives the synchronise below,
             // before which nobody reads it.
-            unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), at.get(), SAMPLE, self.raw) }
+            unsafe { functions::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), at.get(), SAMPLE, self.raw) }
         })?;
         self.synchronize()?;
         Ok(bytes)
@@ -75,7 +76,7 @@ impl<'a> OwnStream<'a> {
     fn synchronize(&self) -> Result<(), DriverError> {
         self.context.call(Call::EventSynchronize, format_args!("work of the trial"), || {
             // SAFETY: the stream is ours and alive.
-            unsafe { sys::cuStreamSynchronize(self.raw) }
+            unsafe { functions::cuStreamSynchronize(self.raw) }
         })
     }
 }
@@ -89,7 +90,7 @@ impl Drop for OwnStream<'_> {
         let idle = self.synchronize();
         let destroyed = self.context.call(Call::EventCreate, format_args!("destruction of a stream"), || {
             // SAFETY: the stream is ours, destroyed here only, and not used after.
-            unsafe { sys::cuStreamDestroy_v2(self.raw) }
+            unsafe { functions::cuStreamDestroy_v2(self.raw) }
         });
         if let Err(error) = idle.and(destroyed) {
             tracing::warn!(%error, "the stream of the trial of virtual memory was not given back");

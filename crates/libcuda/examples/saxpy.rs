@@ -51,6 +51,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let counts = device.counts(0)?;
     println!("1000 sums are right; at most {} bytes were mapped", counts.mapped_peak_bytes());
     println!("launches: {}, held at the end: {}", device.calls("cuLaunchKernel")?, device.held(0)?);
-    assert!(device.held(0)?.is_empty());
+    device.check_nothing_held()?;
     Ok(())
 }

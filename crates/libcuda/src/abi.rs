@@ -7,7 +7,7 @@
 use core::ffi::{c_char, c_void};
 
 /// Changes whenever a control function or a struct of ours does: the two sides must be of one build.
-pub(crate) const INTERFACE: u32 = 2;
+pub(crate) const INTERFACE: u32 = 3;
 
 /// A handle that C programs hold: a number, looked up in a table, never followed.
 pub(crate) type Handle = usize;
@@ -142,6 +142,7 @@ pub(crate) struct RawHeld {
     pub(crate) streams: u64,
     pub(crate) pinned: u64,
     pub(crate) modules: u64,
+    pub(crate) graphs: u64,
     pub(crate) contexts: u64,
 }
 

@@ -13,6 +13,10 @@ use crate::control::DeviceConfig;
 pub(crate) const COMPUTE_CAPABILITY: (c_int, c_int) = (9, 0);
 /// The numerically lowest priority of streams, which is the greatest.
 pub(crate) const GREATEST_PRIORITY: c_int = -5;
+/// Threads that a processor has at once.
+pub(crate) const THREADS_PER_PROCESSOR: c_int = 2_048;
+/// Shared memory of a processor.
+pub(crate) const SHARED_BYTES_PER_PROCESSOR: c_int = 228 << 10;
 /// Attributes from here on are not known to any driver yet.
 const END: c_int = 200;
 
@@ -44,7 +48,7 @@ pub(crate) fn of(attribute: c_int, config: &DeviceConfig) -> Outcome<c_int> {
         36 => 2_619_000,
         37 => 5_120,
         38 => 50 << 20,
-        39 => 2_048,
+        39 => THREADS_PER_PROCESSOR,
         // Copy engines; one address space with the host.
         40 => 3,
         41 => 1,
@@ -52,7 +56,7 @@ pub(crate) fn of(attribute: c_int, config: &DeviceConfig) -> Outcome<c_int> {
         76 => COMPUTE_CAPABILITY.1,
         // Stream priorities; shared memory and registers per processor.
         78 => 1,
-        81 => 228 << 10,
+        81 => SHARED_BYTES_PER_PROCESSOR,
         82 => 65_536,
         // Shared memory per block on request.
         97 => 227 << 10,

@@ -131,6 +131,11 @@ impl Code {
         Self::NAMES.iter().map(|&(code, _)| code).find(|code| code.0 == number)
     }
 
+    /// A number that is no code, for callers that take any.
+    pub(crate) const fn unlisted(number: u32) -> Self {
+        Self(number)
+    }
+
     /// Its number, as C has it.
     pub const fn get(self) -> u32 {
         self.0

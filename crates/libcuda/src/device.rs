@@ -101,14 +101,21 @@ impl Device {
         streams
     }
 
-    /// Queues work, in the order that the legacy default stream has with those that are not apart from it.
+    /// Queues work, in the order that the legacy default stream has with those that are not apart from it; or gives it
+    /// to the capture that the stream is in.
     pub(crate) fn submit(&self, stream: &Stream, work: Work) -> Outcome {
+        if let Some(capture) = stream.capture() {
+            return capture.add(stream, work);
+        }
         match stream.kind {
             StreamKind::NonBlocking => {}
             StreamKind::Blocking => stream.come_after(&self.legacy)?,
             StreamKind::Legacy => {
                 for other in self.all_streams() {
                     if other.kind == StreamKind::Blocking {
+                        if let Some(capture) = other.capture() {
+                            return Err(capture.broken_by(Code::STREAM_CAPTURE_IMPLICIT));
+                        }
                         stream.come_after(&other)?;
                     }
                 }

@@ -6,7 +6,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::code::{Code, Outcome};
-use crate::failure;
+use crate::{capture, failure, machine};
+
+/// Functions that may be unsafe while a stream captures. The manual names only examples of them; these are the calls
+/// that take or give back memory, load code, or let the host ask for or wait for work.
+const UNSAFE_IN_CAPTURE: &[&str] = &[
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuMemAddressFree",
+    "cuMemAddressReserve",
+    "cuMemAlloc_v2",
+    "cuMemCreate",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemMap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+];
 
 /// One exported function of the driver.
 #[derive(Debug)]
@@ -31,11 +55,20 @@ impl Symbol {
         self.failed.store(0, Ordering::Relaxed);
     }
 
+    /// Fails if the function may be unsafe and a capture forbids that to the calling thread.
+    fn check_captures(&self) -> Outcome {
+        if !capture::is_any() || !UNSAFE_IN_CAPTURE.contains(&self.name) {
+            return Ok(());
+        }
+        machine::get()?.captures.check_unsafe_call()
+    }
+
     /// Makes one call of this function.
     pub(crate) fn enter(&'static self, body: impl FnOnce() -> Outcome) -> u32 {
         self.made.fetch_add(1, Ordering::Relaxed);
         let guarded = AssertUnwindSafe(|| {
             failure::strike(self)?;
+            self.check_captures()?;
             body()
         });
         match catch_unwind(guarded).unwrap_or(Err(Code::UNKNOWN)) {

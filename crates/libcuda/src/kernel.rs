@@ -96,7 +96,7 @@ impl Shape {
 }
 
 /// One launch with its parameters, which were copied at the call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) shape: Shape,

@@ -11,7 +11,7 @@
 //! let library = load()?;
 //! let device = library.fresh(&DeviceConfig::default().with_capacity(1 << 30))?;
 //! // ... run the program on cudarc, unmodified ...
-//! assert!(device.held(0)?.is_empty());
+//! device.check_nothing_held()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -24,6 +24,7 @@
 mod abi;
 mod attribute;
 mod budget;
+mod capture;
 mod code;
 mod control;
 mod device;
@@ -51,5 +52,5 @@ mod work;
 pub use code::Code;
 pub use control::{
     Backing, ConfigError, ControlError, Counts, DeviceConfig, Execution, FreshDevice, Held, Launch, Library,
-    LoadError, Parameter, load, load_from,
+    LoadError, Parameter, StillHeld, load, load_from,
 };

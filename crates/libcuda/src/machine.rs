@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::abi::Handle;
+use crate::capture::Captures;
 use crate::code::{Code, Outcome};
 use crate::control::DeviceConfig;
 use crate::device::Device;
@@ -17,6 +18,8 @@ use crate::module::Modules;
 use crate::pinned::Pinned;
 use crate::record::Event;
 use crate::stream::Stream;
+use crate::table::Table;
+use crate::work::Work;
 
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -24,6 +27,10 @@ pub(crate) struct Machine {
     pub(crate) devices: Vec<Device>,
     pub(crate) pinned: Pinned,
     pub(crate) modules: Modules,
+    pub(crate) captures: Captures,
+    pub(crate) graphs: Table<[Work]>,
+    /// Graphs made ready to run.
+    pub(crate) executables: Table<[Work]>,
     /// Most mappings on one device; none without a limit.
     pub(crate) max_mappings: Option<u64>,
 }
@@ -101,6 +108,7 @@ pub(crate) fn initialize() -> Outcome {
 pub(crate) fn replace(config: DeviceConfig) -> io::Result<()> {
     let old = MACHINE.write().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(old) = &old {
+        old.captures.forget_all();
         for device in &old.devices {
             device.shut_down();
         }
@@ -124,8 +132,16 @@ impl Machine {
             Ok(Device::new(ordinal, memory, config.execution))
         };
         let devices = (0..count).map(device).collect::<io::Result<_>>()?;
-        let (pinned, modules) = (Pinned::default(), Modules::default());
-        Ok(Self { config, devices, pinned, modules, max_mappings })
+        Ok(Self {
+            config,
+            devices,
+            pinned: Pinned::default(),
+            modules: Modules::default(),
+            captures: Captures::default(),
+            graphs: Table::default(),
+            executables: Table::default(),
+            max_mappings,
+        })
     }
 
     /// The device with this ordinal, as C counts.

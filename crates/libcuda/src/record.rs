@@ -2,10 +2,12 @@
 //!
 //! Main types: [`Record`], [`Event`]. Neighbours: `stream` passes records, `exports::event` has the calls.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use concertina_emulator::EmulatedEvent;
+
+use crate::capture::Place;
 
 /// One place in one stream. Each record of an event makes a new one: whoever waits for an older one waits for that place,
 /// wherever the event is recorded next.
@@ -52,21 +54,50 @@ pub(crate) struct Event {
     pub(crate) emulated: EmulatedEvent,
     /// Times can be taken (the flag `CU_EVENT_DISABLE_TIMING` is not set).
     pub(crate) timed: bool,
-    latest: Mutex<Option<Arc<Record>>>,
+    stands_for: Mutex<StandsFor>,
+}
+
+/// What an event was recorded at last.
+#[derive(Debug, Default)]
+enum StandsFor {
+    #[default]
+    Nothing,
+    Record(Arc<Record>),
+    Captured(Place),
 }
 
 impl Event {
     pub(crate) fn new(device: u32, emulated: EmulatedEvent, timed: bool) -> Self {
-        Self { device, emulated, timed, latest: Mutex::default() }
+        Self { device, emulated, timed, stands_for: Mutex::default() }
     }
 
     /// The event stands for this place from now on.
     pub(crate) fn set(&self, record: Arc<Record>) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+        *self.lock() = StandsFor::Record(record);
     }
 
-    /// What it stands for; nothing if it was never recorded.
+    /// The event stands for this place of a capture from now on.
+    pub(crate) fn capture(&self, place: Place) {
+        *self.lock() = StandsFor::Captured(place);
+    }
+
+    /// The place of a capture that it stands for.
+    pub(crate) fn captured(&self) -> Option<Place> {
+        match &*self.lock() {
+            StandsFor::Captured(place) => Some(place.clone()),
+            _ => None,
+        }
+    }
+
+    /// The place in a stream that it stands for, if it does.
     pub(crate) fn latest(&self) -> Option<Arc<Record>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        match &*self.lock() {
+            StandsFor::Record(record) => Some(Arc::clone(record)),
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StandsFor> {
+        self.stands_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use concertina_emulator::EmulatedStream;
 
 use crate::abi::Handle;
+use crate::capture::Capture;
 use crate::code::{Code, Outcome};
 use crate::control::Execution;
 use crate::machine;
@@ -50,6 +51,7 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     /// For the counts, and for the truth where work is done at the call.
     pub(crate) emulated: EmulatedStream,
+    capture: Mutex<Option<Arc<Capture>>>,
     execution: Execution,
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -114,8 +116,25 @@ impl Stream {
     ) -> Self {
         let queue = Queue { work: VecDeque::new(), submitted: 0, done: 0, closed: false };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), changed: Condvar::new() });
-        let worker = Mutex::default();
-        Self { handle, kind, flags: 0, priority: 0, emulated, execution, shared, worker }
+        let (capture, worker) = (Mutex::default(), Mutex::default());
+        Self { handle, kind, flags: 0, priority: 0, emulated, capture, execution, shared, worker }
+    }
+
+    /// The capture that takes the stream's work, if it is in one.
+    pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+    }
+
+    /// For calls that a stream in a capture can't take: they fail and break it.
+    pub(crate) fn check_not_capturing(&self) -> Outcome {
+        match self.capture() {
+            Some(capture) => Err(capture.broken_by(Code::STREAM_CAPTURE_UNSUPPORTED)),
+            None => Ok(()),
+        }
     }
 
     /// Puts work behind all that is queued. Where work is done at the call, it is done when this returns.

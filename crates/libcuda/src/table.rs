@@ -1,6 +1,6 @@
 //! Things behind the handles that C programs hold.
 //!
-//! Main types: [`Table`]. Neighbours: `machine` has one for streams, events, modules, functions and pools.
+//! Main types: [`Table`]. Neighbours: `machine` has one for streams, events, modules, functions, graphs and pools.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,17 +17,17 @@ pub(crate) fn new_handle() -> Handle {
 
 /// Things of one kind by their handles.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct Table<T: ?Sized> {
     entries: RwLock<HashMap<Handle, Arc<T>>>,
 }
 
-impl<T> Default for Table<T> {
+impl<T: ?Sized> Default for Table<T> {
     fn default() -> Self {
         Self { entries: RwLock::default() }
     }
 }
 
-impl<T> Table<T> {
+impl<T: ?Sized> Table<T> {
     pub(crate) fn insert(&self, handle: Handle, value: Arc<T>) {
         self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(handle, value);
     }

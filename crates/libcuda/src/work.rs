@@ -13,7 +13,7 @@ use crate::record::Record;
 /// A function of the host that the program queued.
 pub(crate) type HostFunction = unsafe extern "C" fn(data: *mut c_void);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Work {
     Copy {
         to: Place,

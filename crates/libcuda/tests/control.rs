@@ -1,4 +1,4 @@
-//! What the library is told: failures, lost devices, capture, devices that lack something, software pages.
+//! What the library is told: failures, lost devices, devices that lack something, software pages.
 //!
 //! Main types: none. Neighbours: `src/control` is the Rust side, `src/exports/control.rs` the other.
 
@@ -10,7 +10,7 @@ use common::{Context, GIB, PAGE, assert_nothing_held, fresh};
 use concertina_libcuda::{
     Backing, Code, ConfigError, ControlError, DeviceConfig, Execution, LoadError, load, load_from,
 };
-use concertina_vmm::{Call, CaptureStatus};
+use concertina_vmm::Call;
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, result};
 
@@ -219,25 +219,6 @@ fn events_complete_by_the_model_where_work_is_done_at_the_call() {
     assert_eq!(counts.host_waits(), 1);
     assert_eq!(counts.of(Call::EventRecord), 2);
     assert_eq!(counts.of(Call::EventQuery), 5);
-    drop((event, stream, context));
-    assert_nothing_held(&device);
-}
-
-#[test]
-fn a_capture_is_what_the_test_says() {
-    let device = fresh(&DeviceConfig::default());
-    let context = CudaContext::new(0).unwrap();
-    let stream = context.new_stream().unwrap();
-    let status = || stream.capture_status().unwrap();
-    assert_eq!(status(), sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
-    device.set_capture(stream.cu_stream().cast(), CaptureStatus::Active).unwrap();
-    assert_eq!(status(), sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    let event = stream.record_event(None).unwrap();
-    // SAFETY: the event is live.
-    let code = unsafe { sys::cuEventQuery(event.cu_event()) };
-    assert_eq!(code, CUresult::CUDA_ERROR_CAPTURED_EVENT);
-    device.set_capture(stream.cu_stream().cast(), CaptureStatus::None).unwrap();
-    assert_eq!(status(), sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
     drop((event, stream, context));
     assert_nothing_held(&device);
 }

@@ -2,6 +2,12 @@
 //!
 //! Main types: none. Neighbours: every example uses it.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the examples bring the emulated libcuda with them, which needs Linux; to run one elsewhere on a GPU, take out \
+     this module and the kernels for it"
+);
+
 use std::error::Error;
 
 use concertina_libcuda::{DeviceConfig, FreshDevice, Library, load};
@@ -22,8 +28,5 @@ pub(crate) fn device(
 
 /// After everything was dropped: an error if the device still holds something.
 pub(crate) fn ends_empty(device: Option<&FreshDevice>) -> Result<(), Box<dyn Error>> {
-    match device.map(|device| device.held(0)).transpose()? {
-        Some(held) if !held.is_empty() => Err(format!("the emulated device still holds {held}").into()),
-        _ => Ok(()),
-    }
+    Ok(device.map_or(Ok(()), |device| device.check_nothing_held())?)
 }

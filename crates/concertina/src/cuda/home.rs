@@ -31,6 +31,9 @@ impl fmt::Debug for Home {
     }
 }
 
+/// A block is an allocation, whose addresses are its own from the allocation to the drop.
+impl concertina_cuda::Sealed for Home {}
+
 impl concertina_cuda::Home for Home {
     type Block = Allocation<Cuda>;
     type Stream = Stream;

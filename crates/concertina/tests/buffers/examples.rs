@@ -8,6 +8,8 @@
 mod dynamic_shapes;
 #[path = "../../examples/saxpy.rs"]
 mod saxpy;
+#[path = "../../examples/threads.rs"]
+mod threads;
 
 use crate::{Machine, PAGE};
 
@@ -16,6 +18,14 @@ fn saxpy_is_right() {
     let machine = Machine::new();
     saxpy::kernels(&machine.libcuda).unwrap();
     saxpy::run(&machine.context, 1_000_000).unwrap();
+    machine.ends();
+}
+
+#[test]
+fn the_line_of_threads_is_right() {
+    let machine = Machine::new();
+    threads::kernels(&machine.libcuda).unwrap();
+    threads::run(&machine.context, 100).unwrap();
     machine.ends();
 }
 

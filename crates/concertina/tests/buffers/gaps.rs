@@ -48,7 +48,7 @@ fn our_writer_waits_for_all_readers() {
     let gate = Gate::default();
     let (late_sum, sum, ran) = machine.late_sum(&gate);
     let (fill, saw) = machine.fill(0, &ran);
-    let mut buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
+    let mut buffer = DeviceBuffer::try_from_slice(&homes, &[2_u32; 100]).unwrap();
     // SAFETY: these are the parameters that were registered, here and below.
     unsafe { slow.launch_builder(&late_sum).arg(&buffer.on(&slows).unwrap()).arg(&100_usize).launch(SHAPE) }
         .unwrap();
@@ -121,7 +121,7 @@ fn our_buffer_and_a_dropped_stream() {
     let (fill, _) = machine.fill(9, &ran);
     let other = machine.stream();
     let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
-    let buffer = DeviceBuffer::from_slice(&homes, &vec![2_u32; LEN]).unwrap();
+    let buffer = DeviceBuffer::try_from_slice(&homes, &vec![2_u32; LEN]).unwrap();
     // SAFETY: these are the parameters that were registered.
     unsafe { other.launch_builder(&late_sum).arg(&buffer.on(&others).unwrap()).arg(&LEN).launch(SHAPE) }
         .unwrap();
@@ -129,7 +129,7 @@ fn our_buffer_and_a_dropped_stream() {
     drop(buffer);
     memory.allocator().trim();
     // SAFETY: the kernel writes before anybody reads.
-    let mut next = unsafe { DeviceBuffer::<u32>::uninit(&homes, LEN) }.unwrap();
+    let mut next = unsafe { DeviceBuffer::<u32>::try_uninit(&homes, LEN) }.unwrap();
     // SAFETY: these are the parameters that were registered.
     unsafe { home.launch_builder(&fill).arg(&mut next).arg(&LEN).launch(SHAPE) }.unwrap();
     machine.let_others_run();

@@ -10,8 +10,10 @@
 
 mod examples;
 mod gaps;
+mod libraries;
 mod misuse;
 mod order;
+mod parts;
 mod random;
 mod values;
 
@@ -28,20 +30,38 @@ const PAGE: u64 = 2 << 20;
 /// One launch is one call of the closure, whatever its shape.
 const SHAPE: LaunchConfig = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
 
-/// What kernels wait for until the test opens it.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
+/// What kernels wait for until the test opens it, or ends: a test that fails must not keep the next one waiting.
+#[derive(Default)]
+struct Gate {
+    inner: Arc<(Mutex<bool>, Condvar)>,
+    is_kernels: bool,
+}
 
 impl Gate {
     fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
+        *self.inner.0.lock().unwrap() = true;
+        self.inner.1.notify_all();
     }
 
     fn pass(&self) {
-        let mut open = self.0.0.lock().unwrap();
+        let mut open = self.inner.0.lock().unwrap();
         while !*open {
-            open = self.0.1.wait(open).unwrap();
+            open = self.inner.1.wait(open).unwrap();
+        }
+    }
+}
+
+/// A clone is a kernel's.
+impl Clone for Gate {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), is_kernels: true }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if !self.is_kernels {
+            self.open();
         }
     }
 }
@@ -142,8 +162,9 @@ impl Machine {
     #[track_caller]
     fn ends(self) {
         drop(self.context);
-        let held = self.libcuda.held(0).unwrap();
-        assert!(held.is_empty(), "{held}");
+        if let Err(held) = self.libcuda.check_nothing_held() {
+            panic!("{held}");
+        }
         assert_eq!(self.libcuda.broken_rules(0), Vec::<String>::new());
     }
 }

@@ -30,12 +30,12 @@ fn a_steal_is_over_before_a_third_stream_uses_the_block() {
     let (fill, saw) = machine.fill(7, &late_ran);
 
     // SAFETY: the kernel writes before anybody reads.
-    let mut old = unsafe { DeviceBuffer::<u32>::uninit(&victims, len) }.unwrap();
+    let mut old = unsafe { DeviceBuffer::<u32>::try_uninit(&victims, len) }.unwrap();
     // SAFETY: these are the parameters that were registered, here and below.
     unsafe { victim.launch_builder(&late).arg(&mut old).arg(&100_usize).launch(SHAPE) }.unwrap();
     drop(old);
     // SAFETY: as above.
-    let mut buffer = unsafe { DeviceBuffer::<u32>::uninit(&homes, len) }.unwrap();
+    let mut buffer = unsafe { DeviceBuffer::<u32>::try_uninit(&homes, len) }.unwrap();
     assert!(memory.allocator().stats().stolen_frames >= 8, "only 16 pages are there");
     // SAFETY: as above.
     unsafe { third.launch_builder(&fill).arg(&mut buffer.on_mut(&thirds).unwrap()).arg(&len).launch(SHAPE) }
@@ -62,10 +62,10 @@ fn zeroes_are_there_before_a_read_elsewhere() {
     let inside = gate.clone();
     let wait = machine.kernel("wait", &[], move |_| inside.pass());
     let (sum_up, sum, _) = machine.late_sum(&open);
-    drop(DeviceBuffer::from_slice(&homes, &[3_u32; 100]).unwrap());
+    drop(DeviceBuffer::try_from_slice(&homes, &[3_u32; 100]).unwrap());
     // SAFETY: the kernel takes nothing.
     unsafe { home.launch_builder(&wait).launch(SHAPE) }.unwrap();
-    let buffer = DeviceBuffer::<u32>::zeroed(&homes, 100).unwrap();
+    let buffer = DeviceBuffer::<u32>::try_zeroed(&homes, 100).unwrap();
     // SAFETY: these are the parameters that were registered.
     unsafe { other.launch_builder(&sum_up).arg(&buffer.on(&others).unwrap()).arg(&100_usize).launch(SHAPE) }
         .unwrap();
@@ -88,7 +88,7 @@ fn home_waits_for_others() {
     let gate = Gate::default();
     let (late_sum, sum, ran) = machine.late_sum(&gate);
     let (fill, saw) = machine.fill(5, &ran);
-    let mut buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
+    let mut buffer = DeviceBuffer::try_from_slice(&homes, &[2_u32; 100]).unwrap();
     // SAFETY: these are the parameters that were registered, here and below.
     unsafe {
         other.launch_builder(&late_sum).arg(&buffer.on(&others).unwrap()).arg(&100_usize).launch(SHAPE)
@@ -116,7 +116,7 @@ fn readers_do_not_wait_for_each_other() {
     let [homes, firsts, seconds] = [&home, &first, &second].map(|stream| memory.stream(stream).unwrap());
     let gate = Gate::default();
     let (late_sum, sum, ran) = machine.late_sum(&gate);
-    let buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
+    let buffer = DeviceBuffer::try_from_slice(&homes, &[2_u32; 100]).unwrap();
     // SAFETY: these are the parameters that were registered, here and below.
     unsafe {
         first.launch_builder(&late_sum).arg(&buffer.on(&firsts).unwrap()).arg(&100_usize).launch(SHAPE)
@@ -143,7 +143,7 @@ fn a_copy_on_an_unregistered_stream_is_in_order() {
     let [home, other, stray] = [(); 3].map(|()| machine.stream());
     let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
     let (fill, _) = machine.fill(4, &Flag::default());
-    let mut buffer = DeviceBuffer::<u32>::zeroed(&homes, 50).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::try_zeroed(&homes, 50).unwrap();
     // SAFETY: these are the parameters that were registered.
     unsafe {
         other.launch_builder(&fill).arg(&mut buffer.on_mut(&others).unwrap()).arg(&50_usize).launch(SHAPE)
@@ -164,7 +164,7 @@ fn events_are_pooled() {
     let [home, other] = [(); 2].map(|()| machine.stream());
     let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
     let (fill, _) = machine.fill(4, &Flag::default());
-    let mut buffer = DeviceBuffer::<u32>::zeroed(&homes, 50).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::try_zeroed(&homes, 50).unwrap();
     for _ in 0..200 {
         // SAFETY: these are the parameters that were registered, here and below.
         unsafe { home.launch_builder(&fill).arg(&mut buffer).arg(&50_usize).launch(SHAPE) }.unwrap();
@@ -198,7 +198,7 @@ fn threads_share_a_buffer() {
         let sum: u64 = crate::elements(launch).iter().map(|&element| u64::from(element)).sum();
         inside.fetch_add(sum, Ordering::SeqCst);
     });
-    let mut buffer = DeviceBuffer::from_slice(&homes, &[2_u32; 100]).unwrap();
+    let mut buffer = DeviceBuffer::try_from_slice(&homes, &[2_u32; 100]).unwrap();
     thread::scope(|scope| {
         for number in 0..THREADS {
             let (machine, memory, buffer, add_up) = (&machine, &memory, &buffer, &add_up);
@@ -214,7 +214,7 @@ fn threads_share_a_buffer() {
                             .launch(SHAPE)
                     }
                     .unwrap();
-                    let mine = DeviceBuffer::from_slice(&owns, &vec![number as u8; 300_000]).unwrap();
+                    let mine = DeviceBuffer::try_from_slice(&owns, &vec![number as u8; 300_000]).unwrap();
                     assert!(mine.to_vec().unwrap().iter().all(|&byte| u64::from(byte) == number));
                 }
             });

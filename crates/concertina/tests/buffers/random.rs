@@ -1,10 +1,10 @@
-//! Random programs: streams write, read, copy and drop buffers in any order, by plain use, views, guards and cudarc's copies;
-//! what each of them reads is what the program says.
+//! Random programs: streams write, read, copy and drop buffers in any order, by plain use, views, guards and cudarc's
+//! copies; what each of them reads is what the program says.
 //!
 //! Main types: [`Program`]. Neighbours: `order` has the cases one by one.
 //!
-//! Kernels check what they see: each one that reads knows the value that the program has written last. So a use that is too
-//! early or too late, memory that is another's, and a byte that somebody else has changed all show.
+//! Kernels check what they see: each one that reads knows the value that the program has written last. So a use that is
+//! too early or too late, memory that is another's, and a byte that somebody else has changed all show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,15 @@ enum Step {
     Read {
         stream: usize,
     },
+    /// Each half on a stream of its own, the second before the first.
+    WriteHalves {
+        stream: usize,
+        other: usize,
+    },
+    /// On the device, in place of the old one, which is dropped at once.
+    Copy {
+        stream: usize,
+    },
     /// By cudarc, which is told nothing but the buffer.
     Clear {
         stream: usize,
@@ -59,6 +68,9 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Drop),
         6 => stream.clone().prop_map(|stream| Step::Write { stream }),
         3 => stream.clone().prop_map(|stream| Step::WritePart { stream }),
+        3 => (stream.clone(), stream.clone())
+            .prop_map(|(stream, other)| Step::WriteHalves { stream, other }),
+        1 => stream.clone().prop_map(|stream| Step::Copy { stream }),
         8 => stream.clone().prop_map(|stream| Step::Read { stream }),
         2 => (0..=STRAY).prop_map(|stream| Step::Clear { stream }),
         1 => (0..=STRAY).prop_map(|stream| Step::Download { stream }),
@@ -139,7 +151,7 @@ impl<'a> Program<'a> {
                 let len = if units == 1 { 4 + pick % 1000 } else { units * UNIT };
                 let (home, registered) = &self.streams[stream];
                 // SAFETY: written below, before anybody reads.
-                match unsafe { DeviceBuffer::<u32>::uninit(registered, len) } {
+                match unsafe { DeviceBuffer::<u32>::try_uninit(registered, len) } {
                     Ok(mut buffer) => {
                         let mut launch = home.launch_builder(&self.write);
                         launch.arg(&mut buffer).arg(&len).arg(&value);
@@ -161,6 +173,22 @@ impl<'a> Program<'a> {
             Step::Drop => drop(self.live.swap_remove(pick % self.live.len())),
             Step::Write { stream } => self.write(stream, pick, value),
             Step::WritePart { stream } => self.write_part(stream, pick, value),
+            Step::WriteHalves { stream, other } => self.write_halves([stream, other], pick, value),
+            Step::Copy { stream } => {
+                let index = pick % self.live.len();
+                if self.live[index].buffer.len() > 2 * UNIT {
+                    // Each byte of the copy is touched.
+                    return;
+                }
+                let (home, registered) = &self.streams[stream];
+                match self.live[index].buffer.try_clone(registered) {
+                    Ok(buffer) => {
+                        let values = self.live[index].values;
+                        self.live[index] = Live { buffer, home: Arc::clone(home), values };
+                    }
+                    Err(error) => assert!(error.is_out_of_memory(), "{error}"),
+                }
+            }
             Step::Read { stream } => self.read(stream, pick),
             Step::Clear { stream } => {
                 let (cuda_stream, index) = (self.cuda_stream(stream), pick % self.live.len());
@@ -215,6 +243,42 @@ impl<'a> Program<'a> {
         // SAFETY: as above.
         unsafe { launch.launch(SHAPE) }.unwrap();
         values[0] = value;
+    }
+
+    /// The first half is the plain argument of a kernel that is launched after the second was written, if its stream is
+    /// the home; else it is written through a guard.
+    fn write_halves(&mut self, streams: [usize; 2], pick: usize, value: u32) {
+        let index = pick % self.live.len();
+        let [(first, first_registered), (second, second_registered)] =
+            streams.map(|stream| &self.streams[stream]);
+        let Live { buffer, home, values } = &mut self.live[index];
+        let (half, rest) = (buffer.len() / 2, buffer.len().div_ceil(2));
+        if half < 4 {
+            return;
+        }
+        let (mut left, mut right) = buffer.split_at_mut(half).unwrap();
+        let other_value = value ^ (1 << 31);
+        let mut write_right = || {
+            let mut guard = right.on_mut(second_registered).unwrap();
+            let mut launch = second.launch_builder(&self.write);
+            launch.arg(&mut guard).arg(&rest).arg(&other_value);
+            // SAFETY: as above.
+            unsafe { launch.launch(SHAPE) }.unwrap();
+        };
+        let mut launch = first.launch_builder(&self.write);
+        if Arc::ptr_eq(home, first) {
+            launch.arg(&mut left).arg(&half).arg(&value);
+            write_right();
+            // SAFETY: as above.
+            unsafe { launch.launch(SHAPE) }.unwrap();
+        } else {
+            let mut guard = left.on_mut(first_registered).unwrap();
+            launch.arg(&mut guard).arg(&half).arg(&value);
+            write_right();
+            // SAFETY: as above.
+            unsafe { launch.launch(SHAPE) }.unwrap();
+        }
+        *values = [value, other_value];
     }
 
     fn read(&self, stream: usize, pick: usize) {

@@ -13,14 +13,14 @@ fn constructors_give_what_they_say() {
     let memory = machine.memory();
     let stream = memory.stream(&machine.stream()).unwrap();
     let sent: Vec<u32> = (0..1_000_000).collect();
-    let mut buffer = DeviceBuffer::from_slice(&stream, &sent).unwrap();
+    let mut buffer = DeviceBuffer::try_from_slice(&stream, &sent).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), sent);
     assert_eq!((buffer.len(), buffer.bytes(), buffer.is_empty()), (1_000_000, 4_000_000, false));
     assert_eq!(memory.allocator().stats().live_bytes, 4_000_000);
     drop(buffer);
     assert_eq!(memory.allocator().stats().live_bytes, 0);
     // The same memory again, where the old elements were.
-    buffer = DeviceBuffer::zeroed(&stream, 1_000_000).unwrap();
+    buffer = DeviceBuffer::try_zeroed(&stream, 1_000_000).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), vec![0; 1_000_000]);
     buffer.copy_from_slice(&sent).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), sent);
@@ -34,11 +34,11 @@ fn a_buffer_of_no_elements_takes_no_memory() {
     let memory = machine.memory();
     let stream = memory.stream(&machine.stream()).unwrap();
     let other = memory.stream(&machine.stream()).unwrap();
-    let mut empty = DeviceBuffer::<f64>::zeroed(&stream, 0).unwrap();
+    let mut empty = DeviceBuffer::<f64>::try_zeroed(&stream, 0).unwrap();
     assert_eq!((empty.len(), empty.bytes(), empty.address().get()), (0, 0, 0));
     assert_eq!(empty.to_vec().unwrap(), Vec::<f64>::new());
     empty.copy_from_slice(&[]).unwrap();
-    assert_eq!(DeviceBuffer::<u8>::from_slice(&stream, &[]).unwrap().len(), 0);
+    assert_eq!(DeviceBuffer::<u8>::try_from_slice(&stream, &[]).unwrap().len(), 0);
     drop(empty.on(&other).unwrap());
     drop(empty.on_mut(&other).unwrap());
     assert_eq!(empty.slice(..).unwrap().len(), 0);
@@ -56,7 +56,7 @@ fn cudarcs_copies_and_fills_take_buffers_views_and_guards() {
     let (cuda_stream, other) = (machine.stream(), machine.stream());
     let stream = memory.stream(&cuda_stream).unwrap();
     let other_stream = memory.stream(&other).unwrap();
-    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 8).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::try_zeroed(&stream, 8).unwrap();
     cuda_stream.memcpy_htod(&[1, 2, 3, 4, 5, 6, 7, 8], &mut buffer).unwrap();
     cuda_stream.memset_zeros(&mut buffer.slice_mut(2..4).unwrap()).unwrap();
     assert_eq!(cuda_stream.clone_dtoh(&buffer).unwrap(), [1, 2, 0, 0, 5, 6, 7, 8]);
@@ -79,7 +79,7 @@ fn kernels_take_buffers_views_and_guards() {
     let cuda_stream = machine.stream();
     let stream = memory.stream(&cuda_stream).unwrap();
     let [one, two, three, four] = [1, 2, 3, 4].map(|value| machine.fill(value, &Flag::default()).0);
-    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 10).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::try_zeroed(&stream, 10).unwrap();
     let launch = |kernel| cuda_stream.launch_builder(kernel);
     // SAFETY: these are the parameters that were registered, here and below.
     unsafe { launch(&one).arg(&mut buffer).arg(&10_usize).launch(SHAPE) }.unwrap();
@@ -110,7 +110,7 @@ fn a_warm_loop_on_one_stream_makes_no_call_but_its_own() {
         for pages in [5, 3, 2] {
             let len = (pages * PAGE / 4) as usize;
             // SAFETY: the kernel writes before anybody reads.
-            let mut buffer = unsafe { DeviceBuffer::<u32>::uninit(&stream, len) }.unwrap();
+            let mut buffer = unsafe { DeviceBuffer::<u32>::try_uninit(&stream, len) }.unwrap();
             // SAFETY: these are the parameters that were registered.
             unsafe { cuda_stream.launch_builder(&fill).arg(&mut buffer).arg(&1_usize).launch(SHAPE) }
                 .unwrap();

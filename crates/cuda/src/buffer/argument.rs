@@ -15,10 +15,11 @@ use super::guard::{On, OnMut};
 use super::home::{Home, Registered};
 use super::owner::Owner;
 use super::typed::Buffer;
-use super::uses::Access;
+use super::uses::{Access, Claim};
 use super::view::{View, ViewMut};
 
-/// What a kernel gets in place of memory whose use could not be put in order.
+/// What a copy or fill gets in place of memory whose use could not be put in order, and a kernel whose launch is
+/// refused.
 static NULL: u64 = 0;
 
 /// What all of them are: some elements of an owner's block.
@@ -27,11 +28,12 @@ trait Window {
 
     fn owner(&self) -> &Owner<Self::Home>;
     fn pointer(&self) -> &u64;
+    fn claim(&self) -> Claim;
     /// Of a guard: the stream on which its use has begun.
     fn begun_on(&self) -> Option<&Registered>;
 
     fn argument(&self, access: Access) -> &u64 {
-        let ready = self.begun_on().is_some() || self.owner().begin_at_home(access);
+        let ready = self.begun_on().is_some() || self.owner().begin_at_home(access, self.claim());
         if ready { self.pointer() } else { &NULL }
     }
 
@@ -39,7 +41,7 @@ trait Window {
         if self.begun_on().is_some_and(|on| on.stream().is_same(stream)) {
             return (*self.pointer(), SyncOnDrop::Sync(None));
         }
-        match self.owner().begin_on(stream, access) {
+        match self.owner().begin_on(stream, access, self.claim()) {
             Some(behind) => (*self.pointer(), behind),
             None => (NULL, SyncOnDrop::Sync(None)),
         }
@@ -47,7 +49,7 @@ trait Window {
 }
 
 macro_rules! window {
-    ($type:ty, [$($life:lifetime)?], $this:ident => ($owner:expr, $begun:expr)) => {
+    ($type:ty, [$($life:lifetime)?], $this:ident => ($owner:expr, $claim:expr, $begun:expr)) => {
         impl<$($life,)? T, H: Home> Window for $type {
             type Home = H;
 
@@ -58,6 +60,12 @@ macro_rules! window {
 
             fn pointer(&self) -> &u64 {
                 &self.pointer
+            }
+
+            fn claim(&self) -> Claim {
+                #[allow(unused_variables, reason = "not all windows look")]
+                let $this = self;
+                $claim
             }
 
             fn begun_on(&self) -> Option<&Registered> {
@@ -115,11 +123,11 @@ macro_rules! window_mut {
     };
 }
 
-window!(Buffer<T, H>, [], buffer => (&buffer.owner, None));
-window!(View<'w, T, H>, ['w], view => (view.owner, None));
-window!(ViewMut<'w, T, H>, ['w], view => (view.owner, None));
-window!(On<'w, T, H>, ['w], guard => (guard.owner, Some(guard.registered())));
-window!(OnMut<'w, T, H>, ['w], guard => (guard.owner, Some(guard.registered())));
+window!(Buffer<T, H>, [], buffer => (&buffer.owner, Claim::Whole, None));
+window!(View<'w, T, H>, ['w], view => (view.owner, Claim::Whole, None));
+window!(ViewMut<'w, T, H>, ['w], view => (view.owner, view.claim, None));
+window!(On<'w, T, H>, ['w], guard => (guard.owner, guard.claim, Some(guard.registered())));
+window!(OnMut<'w, T, H>, ['w], guard => (guard.owner, guard.claim, Some(guard.registered())));
 window_mut!(Buffer<T, H>, []);
 window_mut!(ViewMut<'w, T, H>, ['w]);
 window_mut!(OnMut<'w, T, H>, ['w]);

@@ -57,8 +57,10 @@ pub enum BufferError {
 /// Work on the bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// Bytes set to zero.
-    Zero,
+    /// Elements set to a value.
+    Fill,
+    /// A copy on the device.
+    Copy,
     /// A copy from the host.
     Upload,
     /// A copy to the host.
@@ -68,7 +70,8 @@ pub enum Transfer {
 impl fmt::Display for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Zero => "setting to zero failed",
+            Self::Fill => "the fill failed",
+            Self::Copy => "the copy on the device failed",
             Self::Upload => "the copy to the device failed",
             Self::Download => "the copy from the device failed",
         })

@@ -10,7 +10,7 @@ use concertina_vmm::Address;
 use super::error::BufferError;
 use super::home::{Home, Registered};
 use super::owner::Owner;
-use super::uses::Access;
+use super::uses::{Access, Claim};
 use super::view::Unique;
 
 /// A buffer, or a part, as work on one stream reads it: an argument of kernels, and of cudarc's copies.
@@ -23,6 +23,7 @@ pub struct On<'a, T, H: Home> {
     pub(super) pointer: u64,
     pub(super) len: usize,
     pub(super) stream: &'a H::Stream,
+    pub(super) claim: Claim,
     marker: PhantomData<fn() -> T>,
 }
 
@@ -33,14 +34,20 @@ pub struct OnMut<'a, T, H: Home> {
     pub(super) pointer: u64,
     pub(super) len: usize,
     pub(super) stream: &'a H::Stream,
+    pub(super) claim: Claim,
     marker: PhantomData<Unique<'a, T>>,
 }
 
-fn begin<H: Home>(owner: &Owner<H>, stream: &H::Stream, access: Access) -> Result<(), BufferError> {
+fn begin<H: Home>(
+    owner: &Owner<H>,
+    stream: &H::Stream,
+    access: Access,
+    claim: Claim,
+) -> Result<(), BufferError> {
     if !owner.home().knows(stream) {
         return Err(BufferError::ForeignStream);
     }
-    owner.begin(stream.as_ref().clock(), access)
+    owner.begin(stream.as_ref().clock(), access, claim)
 }
 
 macro_rules! guard {
@@ -51,9 +58,10 @@ macro_rules! guard {
                 pointer: u64,
                 len: usize,
                 stream: &'a H::Stream,
+                claim: Claim,
             ) -> Result<Self, BufferError> {
-                begin(owner, stream, $access)?;
-                Ok(Self { owner, pointer, len, stream, marker: PhantomData })
+                begin(owner, stream, $access, claim)?;
+                Ok(Self { owner, pointer, len, stream, claim, marker: PhantomData })
             }
 
             /// How many elements it has.

@@ -11,6 +11,12 @@ use super::error::BufferError;
 use crate::cuda::Cuda;
 use crate::stream::Stream;
 
+/// Seals [`Home`]. It is public since the implementation lies in another crate of this project, and no part of the
+/// interface: to implement it is to promise that each block's addresses are its own from the allocation to the drop, as
+/// many bytes as were asked for, in memory of the driver's context.
+#[doc(hidden)]
+pub trait Sealed {}
+
 /// A stream with the clock that it is registered under.
 #[derive(Clone, Debug)]
 pub struct Registered {
@@ -38,9 +44,9 @@ impl Registered {
 /// A stream of an allocator as the owner of memory: where buffers come from, in whose order they are freed, and how other
 /// streams are ordered with it. Programs use the one in `concertina::cuda`.
 ///
-/// Like cudarc's `DevicePtr`, the trait is safe, and the driver follows the addresses that it gives: an implementation
-/// that hands out addresses which are not its own lets safe code write to memory of others.
-pub trait Home: Send + Sync + Sized {
+/// Sealed: the driver follows the addresses that an implementation gives, so that a wrong one would let safe code write
+/// to memory of others.
+pub trait Home: Sealed + Send + Sync + Sized {
     /// A block of memory; dropping it frees it in the order of this stream.
     type Block: Send + Sync;
     /// A handle of any stream of the same program.

@@ -4,12 +4,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use concertina_vmm::StreamClock;
+use concertina_vmm::{DriverErrorKind, StreamClock};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 
 use super::error::BufferError;
 use super::home::{Home, Registered};
-use super::uses::{Access, Uses};
+use super::uses::{Access, Claim, Uses};
+use crate::status::nearest_code;
 
 /// A block, if there is one: a buffer without bytes has none, and nothing of it needs an order.
 pub(crate) struct Owner<H: Home> {
@@ -37,11 +38,16 @@ impl<H: Home> Owner<H> {
     }
 
     /// Puts what is queued on a stream from now on after all that it conflicts with.
-    pub(crate) fn begin(&self, stream: &Arc<StreamClock>, access: Access) -> Result<(), BufferError> {
+    pub(crate) fn begin(
+        &self,
+        stream: &Arc<StreamClock>,
+        access: Access,
+        claim: Claim,
+    ) -> Result<(), BufferError> {
         if self.block.is_none() {
             return Ok(());
         }
-        Ok(self.uses().begin(self.home.fences(), self.clock(), stream, access)?)
+        Ok(self.uses().begin(self.home.fences(), self.clock(), stream, access, claim)?)
     }
 
     /// A use that began has been queued: marks its end with an event, so that others wait for no more than that.
@@ -60,23 +66,45 @@ impl<H: Home> Owner<H> {
         }
     }
 
-    /// A use on the home stream that doesn't say when it ends. Whether it may go on.
-    pub(crate) fn begin_at_home(&self, access: Access) -> bool {
-        self.begun(self.begin(self.clock(), access))
+    /// The argument of a kernel on the home stream, which doesn't say when its use ends. Whether it may be launched.
+    ///
+    /// cudarc's traits for arguments report no error, and a kernel with a null pointer would cost the program its
+    /// context. So where the use can't be put in order, an error is left where cudarc's launch looks before it
+    /// launches.
+    pub(crate) fn begin_at_home(&self, access: Access, claim: Claim) -> bool {
+        let Err(error) = self.begin(self.clock(), access, claim) else { return true };
+        tracing::error!(%error, "a kernel's use of a buffer could not be put in order; its launch is refused");
+        let kind = match &error {
+            BufferError::Order(error) => error.kind,
+            _ => DriverErrorKind::Invalid,
+        };
+        let context = self.home.registered().stream().cuda_stream().context();
+        context.record_err(Err::<(), _>(cudarc::driver::DriverError(nearest_code(kind))));
+        false
     }
 
     /// A use on any stream of the driver, as cudarc's copies make it; what they have to drop after it is queued. `None`
-    /// if it may not go on.
-    pub(crate) fn begin_on<'a>(&self, stream: &'a CudaStream, access: Access) -> Option<SyncOnDrop<'a>> {
+    /// if it may not go on: then they get a null pointer, which the driver refuses of a copy or a fill.
+    pub(crate) fn begin_on<'a>(
+        &self,
+        stream: &'a CudaStream,
+        access: Access,
+        claim: Claim,
+    ) -> Option<SyncOnDrop<'a>> {
         if self.block.is_none() {
             return Some(SyncOnDrop::Sync(None));
         }
         match self.registration(stream) {
             Some(registered) => {
-                self.begun(self.begin(registered.clock(), access)).then_some(SyncOnDrop::Sync(None))
+                begun(self.begin(registered.clock(), access, claim)).then_some(SyncOnDrop::Sync(None))
             }
-            // Nothing can be queued on it here that others could wait for: the host waits, before and behind.
-            None => self.begun(self.host_waits(access)).then(|| SyncOnDrop::sync_stream(stream)),
+            None => {
+                // Nobody tells when the copy has been queued, and nobody keeps the stream for an event of ours: so the
+                // host waits, before and behind.
+                let raw = stream.cu_stream();
+                tracing::debug!(?raw, "the host waits: the stream is not registered (`Memory::stream`)");
+                begun(self.host_waits(access, claim)).then(|| SyncOnDrop::sync_stream(stream))
+            }
         }
     }
 
@@ -86,24 +114,24 @@ impl<H: Home> Owner<H> {
         if own.is_same(stream) { Some(home.clone()) } else { self.home.find(stream) }
     }
 
-    fn host_waits(&self, access: Access) -> Result<(), BufferError> {
+    fn host_waits(&self, access: Access, claim: Claim) -> Result<(), BufferError> {
         let mut uses = self.uses();
         let fences = self.home.fences();
-        for use_ in uses.conflicts(fences, self.clock(), None, access) {
+        for use_ in uses.conflicts(fences, self.clock(), None, access, claim) {
             fences.host_wait(use_.stream)?;
         }
-        if access == Access::Write {
+        if access == Access::Write && claim == Claim::Whole {
             uses.forget_all();
         }
         Ok(())
     }
+}
 
-    fn begun(&self, result: Result<(), BufferError>) -> bool {
-        if let Err(error) = &result {
-            tracing::error!(%error, "a buffer's use could not be put in order; it gets a null pointer");
-        }
-        result.is_ok()
+fn begun(result: Result<(), BufferError>) -> bool {
+    if let Err(error) = &result {
+        tracing::error!(%error, "a copy or fill of a buffer could not be put in order; it gets a null pointer");
     }
+    result.is_ok()
 }
 
 impl<H: Home> Drop for Owner<H> {

@@ -1,4 +1,4 @@
-//! Zeroes, and copies between host and device, in the order of a stream.
+//! Fills and copies, in the order of a stream.
 //!
 //! Main types: none; methods of [`Cuda`]. Neighbours: `buffer` makes them on its own memory.
 //!
@@ -6,10 +6,11 @@
 //! theirs, and it is the program's to see.
 
 use concertina_vmm::{Call, DriverError};
-use cudarc::driver::sys::{self, CUresult};
 
 use super::error::{BufferError, Transfer};
+use super::fill::Pattern;
 use crate::cuda::Cuda;
+use crate::functions::{self, Answer};
 use crate::stream::Stream;
 
 impl Cuda {
@@ -19,10 +20,22 @@ impl Cuda {
         stream: &Stream,
         bytes: usize,
         address: u64,
-        body: impl FnOnce() -> CUresult,
+        body: impl FnOnce() -> Answer,
     ) -> Result<(), BufferError> {
-        // The driver's calls that are told apart are those of the allocator; the label doesn't get out of here.
-        let call = Call::EventRecord;
+        self.transfer_as(Call::EventRecord, transfer, stream, bytes, address, body)
+    }
+
+    /// The driver's calls that are told apart are those of the allocator. So the call is named by one of them that
+    /// captures treat alike; the name doesn't get out of here.
+    fn transfer_as(
+        &self,
+        call: Call,
+        transfer: Transfer,
+        stream: &Stream,
+        bytes: usize,
+        address: u64,
+        body: impl FnOnce() -> Answer,
+    ) -> Result<(), BufferError> {
         let failed = |error: DriverError| BufferError::Transfer {
             transfer,
             kind: error.kind,
@@ -32,21 +45,57 @@ impl Cuda {
         self.context.call(call, format_args!("{bytes} bytes at {address:#x}"), body).map_err(failed)
     }
 
-    /// Sets bytes to zero.
+    /// Repeats a pattern.
     ///
     /// # Safety
-    /// The bytes are memory of the device that the caller alone may write, in the order of the stream.
-    pub(crate) unsafe fn zero(&self, stream: &Stream, address: u64, bytes: usize) -> Result<(), BufferError> {
-        self.transfer(Transfer::Zero, stream, bytes, address, || {
-            // SAFETY: the caller says so of the bytes; the stream is alive, since we borrow its owner.
-            unsafe { sys::cuMemsetD8Async(address, 0, bytes, stream.raw()) }
+    /// So many patterns at `address`, a multiple of their size, are memory of the device that the caller alone may
+    /// write, in the order of the stream.
+    pub(crate) unsafe fn fill(
+        &self,
+        stream: &Stream,
+        address: u64,
+        pattern: Pattern,
+        count: usize,
+    ) -> Result<(), BufferError> {
+        let bytes = count.saturating_mul(pattern.bytes());
+        self.transfer(Transfer::Fill, stream, bytes, address, || match pattern {
+            // SAFETY: the caller says so of the memory; the stream is alive, since we borrow its owner.
+            Pattern::Byte(value) => unsafe {
+                functions::cuMemsetD8Async(address, value, count, stream.raw())
+            },
+            // SAFETY: as above.
+            Pattern::Pair(value) => unsafe {
+                functions::cuMemsetD16Async(address, value, count, stream.raw())
+            },
+            // SAFETY: as above.
+            Pattern::Quad(value) => unsafe {
+                functions::cuMemsetD32Async(address, value, count, stream.raw())
+            },
+        })
+    }
+
+    /// Copies from one place on the device to another.
+    ///
+    /// # Safety
+    /// The bytes at `to` are as of [`Cuda::fill`]; those at `from` are memory that the caller may read, and don't
+    /// overlap them.
+    pub(crate) unsafe fn copy(
+        &self,
+        stream: &Stream,
+        to: u64,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), BufferError> {
+        self.transfer(Transfer::Copy, stream, bytes, to, || {
+            // SAFETY: the caller says so of both; the stream is alive, since we borrow its owner.
+            unsafe { functions::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.raw()) }
         })
     }
 
     /// Copies to the device. The source has been read when this returns.
     ///
     /// # Safety
-    /// As of [`Cuda::zero`].
+    /// The bytes at `address` are as of [`Cuda::fill`].
     pub(crate) unsafe fn upload<T>(
         &self,
         stream: &Stream,
@@ -57,7 +106,7 @@ impl Cuda {
         self.transfer(Transfer::Upload, stream, bytes, address, || {
             // SAFETY: the source is a slice, which is borrowed until the synchronise below, or the copy was refused; the
             // caller says so of the destination.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(address, from.as_ptr().cast(), bytes, stream.raw()) }
+            unsafe { functions::cuMemcpyHtoDAsync_v2(address, from.as_ptr().cast(), bytes, stream.raw()) }
         })?;
         // Of pageable memory the driver has made a copy by now. But a slice may be of pinned memory.
         self.finish(Transfer::Upload, stream, bytes, address)
@@ -76,7 +125,7 @@ impl Cuda {
     ) -> Result<(), BufferError> {
         self.transfer(Transfer::Download, stream, bytes, address, || {
             // SAFETY: the caller says so of both sides, and keeps them until the synchronise below.
-            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), address, bytes, stream.raw()) }
+            unsafe { functions::cuMemcpyDtoHAsync_v2(to.cast(), address, bytes, stream.raw()) }
         })?;
         self.finish(Transfer::Download, stream, bytes, address)
     }
@@ -88,9 +137,9 @@ impl Cuda {
         bytes: usize,
         address: u64,
     ) -> Result<(), BufferError> {
-        self.transfer(transfer, stream, bytes, address, || {
+        self.transfer_as(Call::EventSynchronize, transfer, stream, bytes, address, || {
             // SAFETY: the stream is alive, since we borrow its owner.
-            unsafe { sys::cuStreamSynchronize(stream.raw()) }
+            unsafe { functions::cuStreamSynchronize(stream.raw()) }
         })
     }
 }

@@ -11,11 +11,12 @@ use concertina_vmm::Address;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 
 use super::error::BufferError;
+use super::fill::{FillValue, Pattern};
 use super::guard::{On, OnMut};
 use super::home::Home;
 use super::owner::Owner;
-use super::uses::Access;
-use super::view::{View, ViewMut};
+use super::uses::Claim;
+use super::view::{Halves, View, ViewMut, checked_split, element};
 
 /// Elements of type `T` on the device, of one owner. Dropping it frees the memory in the order of its home stream, the one
 /// that it was made on: no call waits.
@@ -62,7 +63,7 @@ impl<T, H: Home> Buffer<T, H> {
     ///
     /// # Safety
     /// Elements are written before they are read as a `T` by the host.
-    pub unsafe fn uninit(stream: &H::Stream, len: usize) -> Result<Self, H::Error> {
+    pub unsafe fn try_uninit(stream: &H::Stream, len: usize) -> Result<Self, H::Error> {
         Self::allocate(stream, len)
     }
 
@@ -107,11 +108,37 @@ impl<T, H: Home> Buffer<T, H> {
     /// [`BufferError::Range`].
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T, H>, BufferError> {
         let whole = View::<T, H>::new(&self.owner, self.pointer, self.len).slice(range)?;
-        Ok(ViewMut::new(whole.owner, whole.pointer, whole.len))
+        Ok(ViewMut::new(whole.owner, whole.pointer, whole.len, Claim::Whole))
     }
 
-    fn as_view(&self) -> View<'_, T, H> {
+    /// All of its elements, to be read.
+    pub fn as_view(&self) -> View<'_, T, H> {
         View::new(&self.owner, self.pointer, self.len)
+    }
+
+    /// All of its elements, to be written.
+    pub fn as_view_mut(&mut self) -> ViewMut<'_, T, H> {
+        ViewMut::new(&self.owner, self.pointer, self.len, Claim::Whole)
+    }
+
+    /// The elements before `at`, and those from `at` on.
+    ///
+    /// # Errors
+    /// [`BufferError::Range`].
+    pub fn split_at(&self, at: usize) -> Halves<View<'_, T, H>> {
+        self.as_view().split_at(at)
+    }
+
+    /// The elements before `at`, and those from `at` on, to be written beside each other: see
+    /// [`ViewMut::split_at_mut`].
+    ///
+    /// # Errors
+    /// [`BufferError::Range`].
+    pub fn split_at_mut(&mut self, at: usize) -> Halves<ViewMut<'_, T, H>> {
+        let at = checked_split(at, self.len)?;
+        let middle = element(self.pointer, at, size_of::<T>());
+        let part = |pointer, len| ViewMut::new(&self.owner, pointer, len, Claim::Part);
+        Ok((part(self.pointer, at), part(middle, self.len - at)))
     }
 
     /// The buffer as work on `stream` reads it. What is queued there while the guard lives comes after all writes before;
@@ -123,7 +150,7 @@ impl<T, H: Home> Buffer<T, H> {
     /// # Errors
     /// [`BufferError::ForeignStream`], [`BufferError::Order`].
     pub fn on<'a>(&'a self, stream: &'a H::Stream) -> Result<On<'a, T, H>, BufferError> {
-        On::new(&self.owner, self.pointer, self.len, stream)
+        On::new(&self.owner, self.pointer, self.len, stream, Claim::Whole)
     }
 
     /// The buffer as work on `stream` writes it: as [`Buffer::on`], and it comes after all reads before, too.
@@ -131,7 +158,7 @@ impl<T, H: Home> Buffer<T, H> {
     /// # Errors
     /// [`BufferError::ForeignStream`], [`BufferError::Order`].
     pub fn on_mut<'a>(&'a mut self, stream: &'a H::Stream) -> Result<OnMut<'a, T, H>, BufferError> {
-        OnMut::new(&self.owner, self.pointer, self.len, stream)
+        OnMut::new(&self.owner, self.pointer, self.len, stream, Claim::Whole)
     }
 }
 
@@ -140,7 +167,7 @@ impl<T: DeviceRepr, H: Home> Buffer<T, H> {
     ///
     /// # Errors
     /// [`BufferError::TooLong`], [`BufferError::Transfer`], and the allocator's.
-    pub fn zeroed(stream: &H::Stream, len: usize) -> Result<Self, H::Error>
+    pub fn try_zeroed(stream: &H::Stream, len: usize) -> Result<Self, H::Error>
     where
         T: ValidAsZeroBits,
     {
@@ -148,20 +175,36 @@ impl<T: DeviceRepr, H: Home> Buffer<T, H> {
         if buffer.bytes() > 0 {
             let (home, bytes) = (buffer.home(), buffer.bytes() as usize);
             // SAFETY: the memory is the buffer's, as long as said, and nobody else has it yet.
-            unsafe { home.driver().zero(home.registered().stream(), buffer.pointer, bytes) }?;
+            unsafe {
+                home.driver().fill(home.registered().stream(), buffer.pointer, Pattern::Byte(0), bytes)
+            }?;
         }
         Ok(buffer)
     }
 
     /// A copy of a slice. Its home is `stream`, and the host waits for that stream. (Copy from pinned memory without a wait
-    /// by [`Buffer::uninit`] and cudarc's `memcpy_htod`.)
+    /// by [`Buffer::try_uninit`] and cudarc's `memcpy_htod`.)
     ///
     /// # Errors
     /// [`BufferError::TooLong`], [`BufferError::Transfer`], and the allocator's.
-    pub fn from_slice(stream: &H::Stream, elements: &[T]) -> Result<Self, H::Error> {
+    pub fn try_from_slice(stream: &H::Stream, elements: &[T]) -> Result<Self, H::Error> {
         let mut buffer = Self::allocate(stream, elements.len())?;
         buffer.copy_from_slice(elements)?;
         Ok(buffer)
+    }
+
+    /// A copy of all elements in another buffer, made on the device: its home is `stream`, which waits there for the
+    /// last write to this one, and the host waits for nothing.
+    ///
+    /// # Errors
+    /// [`BufferError::ForeignStream`], [`BufferError::Transfer`], [`BufferError::Order`], and the allocator's.
+    pub fn try_clone(&self, stream: &H::Stream) -> Result<Self, H::Error> {
+        if !self.home().knows(stream) {
+            return Err(BufferError::ForeignStream.into());
+        }
+        let mut copy = Self::allocate(stream, self.len)?;
+        copy.copy_from(self)?;
+        Ok(copy)
     }
 
     /// Copies a slice of the same length into it on the home stream; the host waits.
@@ -169,16 +212,32 @@ impl<T: DeviceRepr, H: Home> Buffer<T, H> {
     /// # Errors
     /// [`BufferError::Length`], [`BufferError::Transfer`], [`BufferError::Order`].
     pub fn copy_from_slice(&mut self, elements: &[T]) -> Result<(), BufferError> {
-        if elements.len() != self.len {
-            return Err(BufferError::Length { from: elements.len(), to: self.len });
-        }
-        if self.bytes() == 0 {
-            return Ok(());
-        }
-        let home = self.owner.home();
-        self.owner.begin(home.registered().clock(), Access::Write)?;
-        // SAFETY: the memory is the buffer's, as long as the slice, and the stream is behind all other uses of it.
-        unsafe { home.driver().upload(home.registered().stream(), self.pointer, elements) }
+        self.as_view_mut().copy_from_slice(elements)
+    }
+
+    /// Copies as many elements of another buffer into it, on the device and on this one's home stream. The order is
+    /// that of a write here and a read there; the host doesn't wait.
+    ///
+    /// # Errors
+    /// [`BufferError::Length`], [`BufferError::ForeignStream`] for a buffer of another allocator,
+    /// [`BufferError::Transfer`], [`BufferError::Order`].
+    pub fn copy_from<'s>(&mut self, source: impl Into<View<'s, T, H>>) -> Result<(), BufferError>
+    where
+        T: 's,
+        H: 's,
+    {
+        self.as_view_mut().copy_from(source)
+    }
+
+    /// Sets all elements to a value, on the home stream; the host doesn't wait.
+    ///
+    /// # Errors
+    /// [`BufferError::Transfer`], [`BufferError::Order`].
+    pub fn fill(&mut self, value: T) -> Result<(), BufferError>
+    where
+        T: FillValue,
+    {
+        self.as_view_mut().fill(value)
     }
 
     /// A copy of all elements, made on the home stream; the host waits.
@@ -186,18 +245,6 @@ impl<T: DeviceRepr, H: Home> Buffer<T, H> {
     /// # Errors
     /// [`BufferError::Transfer`], [`BufferError::Order`].
     pub fn to_vec(&self) -> Result<Vec<T>, BufferError> {
-        let mut elements = Vec::<T>::with_capacity(self.len);
-        if self.bytes() > 0 {
-            let home = self.owner.home();
-            self.owner.begin(home.registered().clock(), Access::Read)?;
-            let (to, bytes) = (elements.as_mut_ptr().cast(), self.bytes() as usize);
-            // SAFETY: the vector has room for all elements; the memory is the buffer's, and the stream is behind all
-            // writes to it.
-            unsafe { home.driver().download(home.registered().stream(), to, self.pointer, bytes) }?;
-        }
-        // SAFETY: all of them were copied, and the device holds values of `T`, by the promises of `uninit` and of whoever
-        // launches kernels; or an element has no bytes.
-        unsafe { elements.set_len(self.len) };
-        Ok(elements)
+        self.as_view().to_vec()
     }
 }

@@ -1,15 +1,16 @@
 //! Which streams use a buffer, and what a further use has to wait for.
 //!
-//! Main types: [`Uses`], [`Access`]. Neighbours: `core` has one for each buffer, behind a lock; `concertina_vmm::Fences`
-//! makes the events, keeps them for the next use, and knows which waits are needless.
+//! Main types: [`Uses`], [`Access`], [`Claim`]. Neighbours: `owner` has one for each buffer, behind a lock;
+//! `concertina_vmm::Fences` makes the events, keeps them for the next use, and knows which waits are needless.
 //!
 //! Reads of one buffer need no order among each other; every other pair does. For each stream the last read and the last
 //! write are kept, each as the stream's tick at its end, so that no reader hides another.
 //!
-//! Some uses don't say when they end: a plain `&buffer` as the argument of a kernel is launched later, a copy of cudarc's
-//! tells nobody of ours. They stay *open*, and count as ending when somebody has to wait for them. The borrow rules make
-//! that right: of two uses that need an order one is a write, which borrows the buffer mutably, and so what comes before
-//! it has been queued by then, and so has it itself when the next one comes.
+//! Some uses don't say when they end: a plain `&buffer` as the argument of a kernel is launched later, a copy of
+//! cudarc's tells nobody of ours. They stay *open*, and count as ending when somebody has to wait for them. The borrow
+//! rules make that right: of two uses that need an order one is a write, which borrows the buffer mutably, and so what
+//! comes before it has been queued by then, and so has it itself when the next one comes. Only the parts of a buffer
+//! that was split can be used beside each other by two writers: a use by such a part leaves what is open open.
 
 use std::sync::Arc;
 
@@ -20,6 +21,15 @@ use concertina_vmm::{Driver, DriverError, Fences, StreamClock, StreamId, Use};
 pub(crate) enum Access {
     Read,
     Write,
+}
+
+/// How much of the buffer nobody else can use while a use begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// All that a write can touch: who reads has it together with readers only, who writes has it alone.
+    Whole,
+    /// A part of a buffer whose other parts may be written meanwhile, by other threads as well.
+    Part,
 }
 
 /// The last uses of one kind on one stream.
@@ -40,14 +50,19 @@ impl Last {
         self.tick = self.tick.max(Some(tick));
     }
 
-    /// All uses have been queued: those that are open end now.
-    fn close<D: Driver>(&mut self, fences: &Fences<D>, stream: StreamId) -> Option<u64> {
-        if self.open > 0 {
-            self.open = 0;
-            // A stream that was forgotten has nothing left to do.
-            self.tick = fences.now(stream).map(|now| now.tick);
+    /// The tick that comes after all uses that are queued. With the whole buffer claimed that is all there are: those
+    /// that are open end now. Beside others that use their parts, open ones stay open, since they may not be queued
+    /// yet.
+    fn until<D: Driver>(&mut self, fences: &Fences<D>, stream: StreamId, claim: Claim) -> Option<u64> {
+        if self.open == 0 {
+            return self.tick;
         }
-        self.tick
+        // A stream that was forgotten has nothing left to do.
+        let now = fences.now(stream).map(|now| now.tick);
+        if claim == Claim::Whole {
+            *self = Self { tick: now, open: 0 };
+        }
+        now
     }
 }
 
@@ -83,9 +98,10 @@ impl Uses {
         home: &StreamClock,
         stream: &Arc<StreamClock>,
         access: Access,
+        claim: Claim,
     ) -> Result<(), DriverError> {
         let (id, home_id) = (stream.stream(), home.stream());
-        let conflicts = self.conflicts(fences, home, Some(id), access);
+        let conflicts = self.conflicts(fences, home, Some(id), access, claim);
         for use_ in &conflicts {
             if !fences.is_ordered(id, *use_) {
                 // What is over needs no wait, and gives its event back to be used again.
@@ -93,7 +109,7 @@ impl Uses {
             }
         }
         fences.wait(id, &conflicts)?;
-        if access == Access::Write {
+        if access == Access::Write && claim == Claim::Whole {
             // Whoever waits for this write waits for them, too.
             self.forget_all();
         }
@@ -129,11 +145,12 @@ impl Uses {
         home: &StreamClock,
         stream: Option<StreamId>,
         access: Access,
+        claim: Claim,
     ) -> Vec<Use> {
         let mut uses = Vec::new();
         if stream != Some(home.stream()) {
             let home_id = home.stream();
-            let written = self.written_at_home.close(fences, home_id);
+            let written = self.written_at_home.until(fences, home_id, claim);
             let tick = match access {
                 Access::Read => written,
                 Access::Write => Some(home.now().tick),
@@ -145,9 +162,9 @@ impl Uses {
             if Some(id) == stream {
                 continue;
             }
-            let mut tick = other.write.close(fences, id);
+            let mut tick = other.write.until(fences, id, claim);
             if access == Access::Write {
-                tick = tick.max(other.read.close(fences, id));
+                tick = tick.max(other.read.until(fences, id, claim));
             }
             uses.extend(tick.map(|tick| Use { stream: id, tick }));
         }
@@ -160,7 +177,7 @@ impl Uses {
         fences: &Fences<D>,
         home: &StreamClock,
     ) -> Vec<Arc<StreamClock>> {
-        let uses = self.conflicts(fences, home, Some(home.stream()), Access::Write);
+        let uses = self.conflicts(fences, home, Some(home.stream()), Access::Write, Claim::Whole);
         let left: Vec<_> = uses.into_iter().filter(|use_| !fences.is_ordered(home.stream(), *use_)).collect();
         let of = |clock: &StreamClock| left.iter().any(|use_| use_.stream == clock.stream());
         self.elsewhere.iter().filter(|on| of(&on.clock)).map(|on| Arc::clone(&on.clock)).collect()

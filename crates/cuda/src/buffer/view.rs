@@ -12,9 +12,13 @@ use super::error::BufferError;
 use super::guard::{On, OnMut};
 use super::home::Home;
 use super::owner::Owner;
+use super::uses::Claim;
 
 /// A mutable borrow of elements that lie on the device, so that it is no matter whether `T` may go to another thread.
 pub(super) type Unique<'a, T> = (&'a mut (), fn() -> T);
+
+/// What a split gives.
+pub(super) type Halves<V> = Result<(V, V), BufferError>;
 
 /// Some of a buffer's elements, to be read. Uses are told apart by buffers, not by elements.
 pub struct View<'a, T, H: Home> {
@@ -29,6 +33,7 @@ pub struct ViewMut<'a, T, H: Home> {
     pub(super) owner: &'a Owner<H>,
     pub(super) pointer: u64,
     pub(super) len: usize,
+    pub(super) claim: Claim,
     marker: PhantomData<Unique<'a, T>>,
 }
 
@@ -50,6 +55,17 @@ impl<T, H: Home> fmt::Debug for ViewMut<'_, T, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ViewMut({} elements at {:#x})", self.len, self.pointer)
     }
+}
+
+/// Where to split `len` elements.
+pub(super) fn checked_split(at: usize, len: usize) -> Result<usize, BufferError> {
+    if at <= len { Ok(at) } else { Err(BufferError::Range { start: at, end: len, len }) }
+}
+
+/// The address of an element, given that of the first.
+pub(super) fn element(first: u64, index: usize, element_bytes: usize) -> u64 {
+    // Inside a buffer, so it can be counted.
+    first + (index * element_bytes) as u64
 }
 
 /// The elements that `range` means of a buffer of `len`.
@@ -78,7 +94,7 @@ impl<'a, T, H: Home> View<'a, T, H> {
     /// [`BufferError::Range`].
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, BufferError> {
         let Range { start, end } = within(range, self.len)?;
-        Ok(Self::new(self.owner, self.pointer + (start * size_of::<T>()) as u64, end - start))
+        Ok(Self::new(self.owner, element(self.pointer, start, size_of::<T>()), end - start))
     }
 
     /// As [`Buffer::on`](super::Buffer::on).
@@ -86,7 +102,18 @@ impl<'a, T, H: Home> View<'a, T, H> {
     /// # Errors
     /// As there.
     pub fn on(&self, stream: &'a H::Stream) -> Result<On<'a, T, H>, BufferError> {
-        On::new(self.owner, self.pointer, self.len, stream)
+        On::new(self.owner, self.pointer, self.len, stream, Claim::Whole)
+    }
+
+    /// The elements before `at`, and those from `at` on.
+    ///
+    /// # Errors
+    /// [`BufferError::Range`].
+    pub fn split_at(&self, at: usize) -> Halves<Self> {
+        let at = checked_split(at, self.len)?;
+        let part =
+            |start: usize, len| Self::new(self.owner, element(self.pointer, start, size_of::<T>()), len);
+        Ok((part(0, at), part(at, self.len - at)))
     }
 
     /// How many elements it has.
@@ -106,8 +133,8 @@ impl<'a, T, H: Home> View<'a, T, H> {
 }
 
 impl<'a, T, H: Home> ViewMut<'a, T, H> {
-    pub(super) fn new(owner: &'a Owner<H>, pointer: u64, len: usize) -> Self {
-        Self { owner, pointer, len, marker: PhantomData }
+    pub(super) fn new(owner: &'a Owner<H>, pointer: u64, len: usize, claim: Claim) -> Self {
+        Self { owner, pointer, len, claim, marker: PhantomData }
     }
 
     /// Some of its elements, to be written.
@@ -116,7 +143,21 @@ impl<'a, T, H: Home> ViewMut<'a, T, H> {
     /// [`BufferError::Range`].
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T, H>, BufferError> {
         let Range { start, end } = within(range, self.len)?;
-        Ok(ViewMut::new(self.owner, self.pointer + (start * size_of::<T>()) as u64, end - start))
+        let pointer = element(self.pointer, start, size_of::<T>());
+        Ok(ViewMut::new(self.owner, pointer, end - start, self.claim))
+    }
+
+    /// The elements before `at`, and those from `at` on, to be written beside each other, also by two threads. Work on
+    /// both is in the order in which it is queued: uses are told apart by buffers, not by elements.
+    ///
+    /// # Errors
+    /// [`BufferError::Range`].
+    pub fn split_at_mut(&mut self, at: usize) -> Halves<ViewMut<'_, T, H>> {
+        let at = checked_split(at, self.len)?;
+        let part = |start: usize, len| {
+            ViewMut::new(self.owner, element(self.pointer, start, size_of::<T>()), len, Claim::Part)
+        };
+        Ok((part(0, at), part(at, self.len - at)))
     }
 
     /// As [`Buffer::on_mut`](super::Buffer::on_mut).
@@ -124,7 +165,7 @@ impl<'a, T, H: Home> ViewMut<'a, T, H> {
     /// # Errors
     /// As there.
     pub fn on_mut<'b>(&'b mut self, stream: &'b H::Stream) -> Result<OnMut<'b, T, H>, BufferError> {
-        OnMut::new(self.owner, self.pointer, self.len, stream)
+        OnMut::new(self.owner, self.pointer, self.len, stream, self.claim)
     }
 
     /// How many elements it has.

@@ -5,11 +5,10 @@
 use concertina_vmm::{
     Accessor, Address, BaselineDriver as _, Call, Driver as _, DriverError, DriverErrorKind, FrameProperties,
 };
-use cudarc::driver::sys;
 
-use super::need;
 use crate::cuda::Cuda;
 use crate::driver::size;
+use crate::functions;
 use crate::handle::Handle;
 use crate::stream::Stream;
 
@@ -99,7 +98,7 @@ impl Area {
             format_args!("a memset of {} bytes at {}", self.bytes, self.address),
             || {
                 // SAFETY: the range is ours, accessible, and stays until work is done: the drop waits.
-                unsafe { sys::cuMemsetD8Async(self.address.get(), value, size, stream.raw()) }
+                unsafe { functions::cuMemsetD8Async(self.address.get(), value, size, stream.raw()) }
             },
         )
     }
@@ -110,14 +109,13 @@ impl Area {
     /// What the driver says.
     pub fn copy_half(&self, stream: &Stream) -> Result<u64, DriverError> {
         let call = Call::EventRecord;
-        need(call, &["cuMemcpyDtoDAsync_v2"])?;
         self.cuda.check_stream(call, stream)?;
         let half = self.bytes / 2;
         let size = size(call, half)?;
         let (from, to) = (self.address, self.address.add(half));
         self.cuda.context.call(call, format_args!("a copy of {half} bytes from {from} to {to}"), || {
             // SAFETY: both ranges are ours, accessible, apart, and stay until work is done: the drop waits.
-            unsafe { sys::cuMemcpyDtoDAsync_v2(to.get(), from.get(), size, stream.raw()) }
+            unsafe { functions::cuMemcpyDtoDAsync_v2(to.get(), from.get(), size, stream.raw()) }
         })?;
         Ok(half)
     }
@@ -138,11 +136,13 @@ impl Area {
         self.cuda.context.call(call, format_args!("a copy of {count} bytes from {from}"), || {
             // SAFETY: the source is ours and accessible; `bytes` is as long as said, and borrowed until the stream has been
             // waited for below.
-            unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from.get(), count, stream.raw()) }
+            unsafe {
+                functions::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from.get(), count, stream.raw())
+            }
         })?;
         self.cuda.context.call(call, format_args!("for a copy from {from}"), || {
             // SAFETY: the stream is alive, since we borrow its owner.
-            unsafe { sys::cuStreamSynchronize(stream.raw()) }
+            unsafe { functions::cuStreamSynchronize(stream.raw()) }
         })
     }
 

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use concertina_vmm::{Call, Driver as _, DriverError, DriverErrorKind};
 use cudarc::driver::sys;
 
-use super::{Area, need};
+use super::Area;
 use crate::context::Context;
 use crate::cuda::Cuda;
 use crate::event::Event;
+use crate::functions;
 use crate::stream::Stream;
 
 /// Both kernels, in PTX that any device with virtual memory compiles. (PTX ISA, "Special Registers": `%globaltimer` counts
@@ -95,17 +96,6 @@ const THREADS: u32 = 256;
 /// How long a kernel may take to begin: other work of the device may go before.
 const START: Duration = Duration::from_secs(10);
 
-/// Functions that are not among those every driver must have.
-const FUNCTIONS: [&str; 7] = [
-    "cuModuleLoadData",
-    "cuModuleGetFunction",
-    "cuModuleUnload",
-    "cuLaunchKernel",
-    "cuMemHostAlloc",
-    "cuMemHostGetDevicePointer_v2",
-    "cuMemFreeHost",
-];
-
 /// The call that stands for a kernel in errors: like a record, it is put on a stream.
 const CALL: Call = Call::EventRecord;
 
@@ -129,7 +119,6 @@ impl fmt::Debug for Kernels {
 
 impl Kernels {
     pub(super) fn load(cuda: &Cuda) -> Result<Self, DriverError> {
-        need(CALL, &FUNCTIONS)?;
         // From here on a failure drops it, which gives back what there is.
         let mut kernels = Self {
             cuda: cuda.clone(),
@@ -142,17 +131,19 @@ impl Kernels {
         let context = Arc::clone(&cuda.context);
         context.call(CALL, format_args!("to load the kernels for measurements"), || {
             // SAFETY: the handle is ours and outlives the call; the text ends with 0.
-            unsafe { sys::cuModuleLoadData(&raw mut kernels.module, PTX.as_ptr().cast()) }
+            unsafe { functions::cuModuleLoadData(&raw mut kernels.module, PTX.as_ptr().cast()) }
         })?;
         kernels.spin = kernels.function(&context, c"concertina_spin")?;
         kernels.gather = kernels.function(&context, c"concertina_gather")?;
         context.call(CALL, format_args!("8 bytes of pinned memory"), || {
             // SAFETY: the pointer is ours and outlives the call.
-            unsafe { sys::cuMemHostAlloc(&raw mut kernels.words, 8, sys::CU_MEMHOSTALLOC_DEVICEMAP) }
+            unsafe { functions::cuMemHostAlloc(&raw mut kernels.words, 8, sys::CU_MEMHOSTALLOC_DEVICEMAP) }
         })?;
         context.call(CALL, format_args!("the address of pinned memory"), || {
             // SAFETY: the address is ours and outlives the call; the memory was given above.
-            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut kernels.words_address, kernels.words, 0) }
+            unsafe {
+                functions::cuMemHostGetDevicePointer_v2(&raw mut kernels.words_address, kernels.words, 0)
+            }
         })?;
         Ok(kernels)
     }
@@ -161,7 +152,7 @@ impl Kernels {
         let mut function = ptr::null_mut();
         context.call(CALL, format_args!("the kernel {}", name.to_string_lossy()), || {
             // SAFETY: the handle is ours and outlives the call; the module is loaded, and the name ends with 0.
-            unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) }
+            unsafe { functions::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) }
         })?;
         Ok(function)
     }
@@ -190,7 +181,7 @@ impl Kernels {
             // SAFETY: the function is loaded and takes these two; the words live until the kernel has ended, for which the
             // guard below waits, as does the drop of this value.
             unsafe {
-                sys::cuLaunchKernel(
+                functions::cuLaunchKernel(
                     self.spin,
                     1,
                     1,
@@ -238,7 +229,7 @@ impl Kernels {
             // SAFETY: the function is loaded and takes these three. It reads, and writes at most, words of the area, which
             // stays until work is done: its drop waits.
             unsafe {
-                sys::cuLaunchKernel(
+                functions::cuLaunchKernel(
                     self.gather,
                     blocks,
                     1,
@@ -272,7 +263,7 @@ impl Drop for Kernels {
             let free = || {
                 context.call(CALL, format_args!("to free pinned memory"), || {
                     // SAFETY: it was given once, is freed here only, and no kernel runs any more.
-                    unsafe { sys::cuMemFreeHost(self.words) }
+                    unsafe { functions::cuMemFreeHost(self.words) }
                 })
             };
             given_back = given_back.and(free().or_else(|_| free()));
@@ -281,7 +272,7 @@ impl Drop for Kernels {
             let unload = || {
                 context.call(CALL, format_args!("to unload the kernels for measurements"), || {
                     // SAFETY: it was loaded once, is unloaded here only, and its functions go with this value.
-                    unsafe { sys::cuModuleUnload(self.module) }
+                    unsafe { functions::cuModuleUnload(self.module) }
                 })
             };
             given_back = given_back.and(unload().or_else(|_| unload()));

@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `contexts` looks at whose calls they are.
 
 use concertina_libcuda::{Code, DeviceConfig, Execution};
-use concertina_vmm::{Accessor, CaptureStatus, Driver, DriverErrorKind};
+use concertina_vmm::{Accessor, Driver, DriverErrorKind};
 
 use crate::{FRAME, Machine, PAGE, Page, small, stream};
 
@@ -68,19 +68,6 @@ fn an_event_is_done_when_the_work_before_it_is() {
     machine.libcuda.advance(10);
     assert!(cuda.event_query(&event).unwrap());
     drop((event, stream, cuda, context));
-    machine.ends_empty();
-}
-
-#[test]
-fn a_capture_is_seen() {
-    let machine = Machine::new(&small());
-    let (context, cuda) = machine.program(0);
-    let stream = stream(&context);
-    for status in [CaptureStatus::Active, CaptureStatus::Invalidated, CaptureStatus::None] {
-        machine.libcuda.set_capture(stream.cuda_stream().cu_stream().cast(), status).unwrap();
-        assert_eq!(cuda.capture_status(&stream).unwrap(), status);
-    }
-    drop((stream, cuda, context));
     machine.ends_empty();
 }
 

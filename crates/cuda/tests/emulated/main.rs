@@ -7,10 +7,13 @@
 // Copies are made by `sys`: the driver has none.
 #![allow(unsafe_code)]
 
+mod answers;
 mod calls;
+mod captures;
 mod contexts;
 mod contract;
 mod exiting;
+mod lacking;
 mod memory;
 mod opening;
 mod raw;
@@ -37,12 +40,11 @@ const FRAME: FrameProperties = FrameProperties { device: 0 };
 /// Fresh emulated devices, for this test alone; at the end they must hold nothing.
 struct Machine {
     libcuda: FreshDevice,
-    devices: u32,
 }
 
 impl Machine {
     fn new(config: &DeviceConfig) -> Self {
-        Self { libcuda: library().fresh(config).unwrap(), devices: config.devices }
+        Self { libcuda: library().fresh(config).unwrap() }
     }
 
     /// What a program has on one of the devices: a context, and our driver in it.
@@ -59,9 +61,8 @@ impl Machine {
     /// Everything the program had is dropped, and nothing is left.
     #[track_caller]
     fn ends_empty(&self) {
-        for ordinal in 0..self.devices {
-            let held = self.libcuda.held(ordinal).unwrap();
-            assert!(held.is_empty(), "device {ordinal}: {held}");
+        if let Err(held) = self.libcuda.check_nothing_held() {
+            panic!("{held}");
         }
     }
 }

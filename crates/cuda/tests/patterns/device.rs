@@ -165,8 +165,9 @@ impl PatternDevice {
         // SAFETY: nobody launches from it any more.
         unsafe { sys::cuModuleUnload(module) }.result().expect("unloaded");
         drop((cuda, context));
-        let held = libcuda.held(0).expect("a device");
-        assert!(held.is_empty(), "{held}");
+        if let Err(held) = libcuda.check_nothing_held() {
+            panic!("{held}");
+        }
         assert_eq!(libcuda.broken_rules(0), Vec::<String>::new());
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mismatch) = seen {

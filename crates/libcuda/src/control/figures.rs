@@ -142,6 +142,8 @@ pub struct Held {
     pub pinned: u64,
     /// Modules not unloaded, of all devices.
     pub modules: u64,
+    /// Graphs not destroyed, those made ready to run counted apart; of all devices.
+    pub graphs: u64,
     /// How often the primary context is retained.
     pub contexts: u64,
 }
@@ -160,6 +162,7 @@ impl Held {
             streams: raw.streams,
             pinned: raw.pinned,
             modules: raw.modules,
+            graphs: raw.graphs,
             contexts: raw.contexts,
         }
     }
@@ -175,7 +178,7 @@ impl fmt::Display for Held {
         write!(
             f,
             "{} reservations of {} bytes, {} mappings, {} handles, {} frames, {} mallocs, {} bytes mapped, {} events, \
-             {} streams, {} pinned ranges, {} modules, {} contexts",
+             {} streams, {} pinned ranges, {} modules, {} graphs, {} contexts",
             self.reservations,
             self.reserved_bytes,
             self.mappings,
@@ -187,6 +190,7 @@ impl fmt::Display for Held {
             self.streams,
             self.pinned,
             self.modules,
+            self.graphs,
             self.contexts
         )
     }

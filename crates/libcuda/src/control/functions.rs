@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use std::ffi::CString;
 use std::ptr::NonNull;
 
-use crate::abi::{Handle, RawConfig, RawCounts, RawHeld, RawKernel, RawPiece};
+use crate::abi::{RawConfig, RawCounts, RawHeld, RawKernel, RawPiece};
 
 /// A file that the dynamic loader has opened, and that stays to the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,11 @@ functions! {
     broken_rules: fn(u32, *mut c_char, usize) -> usize;
     calls: fn(*const c_char, &mut MaybeUninit<u64>, &mut MaybeUninit<u64>) -> u32;
     fail: fn(*const c_char, u64, u32, u32) -> u32;
+    fail_with_number: fn(*const c_char, u64, u32) -> u32;
     fail_by_chance: fn(u32, u64, u32) -> u32;
     clear_failures: fn();
     lose: fn(u32) -> u32;
     advance: fn(u64);
     complete_all: fn();
-    set_capture: fn(Handle, u32) -> u32;
     register_kernel: fn(&RawKernel) -> u32;
 }

@@ -1,6 +1,7 @@
 //! The emulated driver as tests and programs hold it.
 //!
-//! Main types: [`Library`], [`FreshDevice`], [`ControlError`]. Neighbours: `load` opens it, `functions` has its functions.
+//! Main types: [`Library`], [`FreshDevice`], [`StillHeld`], [`ControlError`]. Neighbours: `load` opens it, `functions`
+//! has its functions.
 
 use core::ffi::{c_char, c_void};
 use core::mem::MaybeUninit;
@@ -125,6 +126,20 @@ impl Library {
         Ok(Held::new(unsafe { raw.assume_init() }))
     }
 
+    /// That no device holds anything for the program: what a test asks at its end. Waits as [`Library::held`] does.
+    ///
+    /// # Errors
+    /// The first device that does, and what it holds.
+    pub fn check_nothing_held(&self) -> Result<(), StillHeld> {
+        let devices = (0..).map_while(|device| Some((device, self.held(device).ok()?)));
+        for (device, held) in devices {
+            if !held.is_empty() {
+                return Err(StillHeld { device, held });
+            }
+        }
+        Ok(())
+    }
+
     /// What is behind a range of addresses of a device, as the emulator below has it, into a vector whose content goes: a
     /// piece a mapping, a malloc or a gap. Nothing if there is no such device.
     pub fn resolve_range_into(&self, device: u32, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {
@@ -210,6 +225,23 @@ impl Library {
         self.done("fail", (self.functions.fail)(name.as_ptr(), nth, 1, code.get()))
     }
 
+    /// The n-th call of a function from now on answers with a number that is no known code, once: as a driver does that
+    /// is newer than the program's bindings.
+    ///
+    /// # Errors
+    /// If the library exports no such function, or the number is a known code.
+    ///
+    /// # Safety
+    /// Whoever makes that call takes any number for an answer. Bindings in Rust whose result is an enumeration don't
+    /// (cudarc's are of that kind): for them it is undefined behaviour.
+    pub unsafe fn fail_with_number(&self, function: &str, nth: u64, number: u32) -> Result<(), ControlError> {
+        if let Some(code) = Code::new(number) {
+            return Err(ControlError::Refused { function: "fail_with_number", code });
+        }
+        let name = name_of(function)?;
+        self.done("fail_with_number", (self.functions.fail_with_number)(name.as_ptr(), nth, number))
+    }
+
     /// Each call that changes reservations, frames, mappings or mallocs fails with so many millionths of probability, the
     /// same ones for the same seed.
     ///
@@ -241,23 +273,6 @@ impl Library {
     /// With `Execution::AtCall`: all events recorded so far complete.
     pub fn complete_all(&self) {
         (self.functions.complete_all)();
-    }
-
-    /// Sets what `cuStreamIsCapturing` says of a stream. Work still runs; an event recorded meanwhile is a captured one.
-    ///
-    /// # Errors
-    /// If there is no such stream.
-    pub fn set_capture(
-        &self,
-        stream: *mut c_void,
-        status: concertina_vmm::CaptureStatus,
-    ) -> Result<(), ControlError> {
-        let status = match status {
-            concertina_vmm::CaptureStatus::None => 0,
-            concertina_vmm::CaptureStatus::Active => 1,
-            concertina_vmm::CaptureStatus::Invalidated => 2,
-        };
-        self.done("set_capture", (self.functions.set_capture)(stream as usize, status))
     }
 
     /// Modules have a function with this name from now on, whatever they are loaded from; one that has the name already
@@ -310,6 +325,16 @@ impl Deref for FreshDevice {
     fn deref(&self) -> &Library {
         self.libcuda
     }
+}
+
+/// What a program has not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device {device} still holds {held}")]
+pub struct StillHeld {
+    /// Ordinal of the device.
+    pub device: u32,
+    /// What it holds.
+    pub held: Held,
 }
 
 /// Why the library didn't do what it was told.

@@ -220,8 +220,20 @@ entry_points! {
         if greatest.is_some() { give(greatest, attribute::GREATEST_PRIORITY) } else { Ok(()) }
     }
 
+    fn cuProfilerStart() {
+        machine::get()?;
+        Ok(())
+    }
+
+    fn cuProfilerStop() {
+        machine::get()?;
+        Ok(())
+    }
+
     fn cuCtxSynchronize() {
         let machine = machine::get()?;
-        machine.current()?.synchronize()
+        let device = machine.current()?;
+        machine.captures.check_wait_for_all()?;
+        device.synchronize()
     }
 }

@@ -8,9 +8,9 @@ use std::io;
 use std::sync::Arc;
 
 use concertina_emulator::{CallFilter, Fault};
-use concertina_vmm::{Address, Call, CaptureStatus};
+use concertina_vmm::{Address, Call};
 
-use crate::abi::{CALLS, Handle, INTERFACE, RawConfig, RawCounts, RawHeld, RawKernel, RawPiece};
+use crate::abi::{CALLS, INTERFACE, RawConfig, RawCounts, RawHeld, RawKernel, RawPiece};
 use crate::code::{Code, Outcome};
 use crate::control::DeviceConfig;
 use crate::entry::{Out, Symbol, give};
@@ -134,6 +134,7 @@ extern "C" fn concertina_libcuda_held(device: u32, held: Out<'_, RawHeld>) -> u3
             streams: device.streams.len(),
             pinned: machine.pinned.len(),
             modules: machine.modules.loaded.len(),
+            graphs: machine.graphs.len() + machine.executables.len(),
             contexts: u64::from(device.retained.load(std::sync::atomic::Ordering::Acquire)),
         };
         give(held, figures)
@@ -208,6 +209,20 @@ extern "C" fn concertina_libcuda_fail(name: *const c_char, nth: u64, onwards: u3
     answer(add())
 }
 
+/// As `concertina_libcuda_fail`, once, with a number that need not be a code: as a driver does that is newer than its
+/// caller's bindings. The number changes nothing but the answer.
+#[unsafe(no_mangle)]
+extern "C" fn concertina_libcuda_fail_with_number(name: *const c_char, nth: u64, number: u32) -> u32 {
+    let add = || {
+        // SAFETY: the caller gives a text.
+        let symbol = unsafe { symbol(name) }?;
+        let code = Code::unlisted(number);
+        failure::add(Failure { symbol, countdown: nth.max(1), repeat: Repeat::Once, code });
+        Ok(())
+    };
+    answer(add())
+}
+
 /// Each call that changes reservations, frames, mappings or mallocs fails with so many millionths of probability, drawn by
 /// seed. The code is out of memory, not ready, not supported or invalid value.
 #[unsafe(no_mangle)]
@@ -257,24 +272,6 @@ extern "C" fn concertina_libcuda_complete_all() {
     for device in installed().iter().flat_map(|machine| &machine.devices) {
         device.memory.emulator.complete_all();
     }
-}
-
-/// What `cuStreamIsCapturing` says of a stream from now on: 0 none, 1 active, 2 invalidated. Work still runs.
-#[unsafe(no_mangle)]
-extern "C" fn concertina_libcuda_set_capture(stream: Handle, status: u32) -> u32 {
-    let set = || {
-        let machine = installed()?;
-        let (stream, device) = machine.stream(stream)?;
-        let status = match status {
-            0 => CaptureStatus::None,
-            1 => CaptureStatus::Active,
-            2 => CaptureStatus::Invalidated,
-            _ => return Err(Code::INVALID_VALUE),
-        };
-        device.memory.emulator.set_capture_status(&stream.emulated, status);
-        Ok(())
-    };
-    answer(set())
 }
 
 /// Modules know a kernel by this name from now on. Function and context are given back (`discard`) when another takes the

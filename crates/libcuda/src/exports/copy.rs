@@ -40,7 +40,9 @@ fn copy(machine: &Machine, to: Place, from: Place, bytes: usize, stream: Handle,
     let length = bytes as u64;
     to.check(length, Intent::Write)?;
     from.check(length, Intent::Read)?;
-    let pinned = |start| machine.pinned.contains(start, bytes);
+    let captured = stream.capture().is_some();
+    // A graph reads and writes host memory whenever it runs, and whoever captures waits for nothing.
+    let pinned = |start| captured || machine.pinned.contains(start, bytes);
     let mut wait = wait;
     let work = match from {
         Place::Host(start) if wait == Wait::No && !pinned(start) => {
@@ -56,7 +58,7 @@ fn copy(machine: &Machine, to: Place, from: Place, bytes: usize, stream: Handle,
         wait = Wait::Yes;
     }
     device.submit(&stream, work)?;
-    if wait == Wait::Yes {
+    if wait == Wait::Yes && !captured {
         stream.synchronize();
         machine::check_alive()?;
     }
@@ -76,7 +78,7 @@ fn fill(address: u64, pattern: Pattern, count: usize, stream: Handle, wait: Wait
     let to = device_place(&machine, address)?;
     to.check(bytes, Intent::Write)?;
     device.submit(&stream, Work::Fill { to, pattern, count: count as u64 })?;
-    if wait == Wait::Yes {
+    if wait == Wait::Yes && stream.capture().is_none() {
         stream.synchronize();
         machine::check_alive()?;
     }

@@ -6,7 +6,7 @@
 use core::ffi::c_uint;
 use std::sync::Arc;
 
-use concertina_vmm::{Driver, DriverErrorKind};
+use concertina_vmm::Driver;
 
 use crate::abi::Handle;
 use crate::code::{Code, Outcome};
@@ -20,12 +20,12 @@ use crate::table::new_handle;
 const DISABLE_TIMING: c_uint = 2;
 const KNOWN_FLAGS: c_uint = 1 | DISABLE_TIMING;
 
-/// A broken rule of an event is that the capture has it: nothing else is left by the time the emulator is asked.
-fn code_of(error: concertina_vmm::DriverError) -> Code {
-    if error.kind == DriverErrorKind::Invalid && error.detail.starts_with("event-captured") {
-        return Code::CAPTURED_EVENT;
+/// The host can't ask for what a capture has, nor wait for it; that it tries breaks the capture.
+fn check_not_captured(event: &Event) -> Outcome {
+    match event.captured() {
+        Some(place) => Err(place.capture.broken_by(Code::CAPTURED_EVENT)),
+        None => Ok(()),
     }
-    error.into()
 }
 
 fn record(event: Handle, stream: Handle) -> Outcome {
@@ -36,7 +36,10 @@ fn record(event: Handle, stream: Handle) -> Outcome {
         return Err(Code::INVALID_HANDLE);
     }
     device.memory.emulator.event_record(&event.emulated, &stream.emulated)?;
-    event.set(device.mark(&stream)?);
+    match stream.capture() {
+        Some(capture) => event.capture(capture.place(&stream)?),
+        None => event.set(device.mark(&stream)?),
+    }
     Ok(())
 }
 
@@ -89,7 +92,8 @@ entry_points! {
     fn cuEventQuery(event: Handle) {
         let machine = machine::get()?;
         let (event, device) = machine.event(event)?;
-        let modelled = device.memory.emulator.event_query(&event.emulated).map_err(code_of)?;
+        check_not_captured(&event)?;
+        let modelled = device.memory.emulator.event_query(&event.emulated)?;
         let done = match device.execution {
             Execution::AtCall => modelled,
             Execution::Workers => event.latest().is_none_or(|record| record.is_passed()),
@@ -100,7 +104,8 @@ entry_points! {
     fn cuEventSynchronize(event: Handle) {
         let machine = machine::get()?;
         let (event, device) = machine.event(event)?;
-        device.memory.emulator.event_synchronize(&event.emulated).map_err(code_of)?;
+        check_not_captured(&event)?;
+        device.memory.emulator.event_synchronize(&event.emulated)?;
         if let Some(record) = event.latest() {
             record.wait();
         }

@@ -6,6 +6,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use crate::abi::Handle;
+use crate::attribute;
 use crate::code::{Code, Outcome};
 use crate::entry::{Out, entry_points, give};
 use crate::exports::{array, text};
@@ -23,6 +24,17 @@ fn load(module: Out<'_, Handle>, image: *const c_void) -> Outcome {
         return Err(Code::INVALID_VALUE);
     }
     give(module, machine.modules.load())
+}
+
+/// Blocks of a function that a processor has room for, by threads and shared memory alone: registers are not known.
+fn occupancy(function: Handle, block_size: c_int, shared_bytes: usize) -> Outcome<c_int> {
+    machine::get()?.modules.functions.get(function)?;
+    if block_size <= 0 || block_size as u64 > MAX_THREADS_PER_BLOCK {
+        return Err(Code::INVALID_VALUE);
+    }
+    let by_threads = attribute::THREADS_PER_PROCESSOR / block_size;
+    let by_memory = (attribute::SHARED_BYTES_PER_PROCESSOR as usize).checked_div(shared_bytes);
+    Ok(by_memory.map_or(by_threads, |blocks| by_threads.min(blocks as c_int)))
 }
 
 fn launch(function: Handle, shape: Shape, stream: Handle, parameters: *const *const u8) -> Outcome {
@@ -104,6 +116,18 @@ entry_points! {
     fn cuFuncSetCacheConfig(function: Handle, _config: c_uint) {
         machine::get()?.modules.functions.get(function)?;
         Ok(())
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: Out<'_, c_int>, function: Handle, block_size: c_int, shared_bytes: usize,
+    ) {
+        give(blocks, occupancy(function, block_size, shared_bytes)?)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: Out<'_, c_int>, function: Handle, block_size: c_int, shared_bytes: usize, _flags: c_uint,
+    ) {
+        give(blocks, occupancy(function, block_size, shared_bytes)?)
     }
 
     fn cuLaunchKernel(

@@ -13,6 +13,7 @@ mod control;
 mod copy;
 mod error;
 mod event;
+mod graph;
 mod host;
 mod launch;
 mod pool;
@@ -27,6 +28,7 @@ pub(crate) fn symbols() -> impl Iterator<Item = &'static Symbol> {
         copy::SYMBOLS,
         error::SYMBOLS,
         event::SYMBOLS,
+        graph::SYMBOLS,
         host::SYMBOLS,
         launch::SYMBOLS,
         pool::SYMBOLS,

@@ -39,6 +39,7 @@ entry_points! {
         let machine = machine::get()?;
         check_supported(&machine)?;
         let (stream, device) = machine.stream(stream)?;
+        stream.check_not_capturing()?;
         if bytes == 0 || address.is_none() {
             return Err(Code::INVALID_VALUE);
         }
@@ -49,6 +50,7 @@ entry_points! {
         let machine = machine::get()?;
         let (_, pool) = find(&machine, pool)?;
         let (stream, device) = machine.stream(stream)?;
+        stream.check_not_capturing()?;
         if bytes == 0 || address.is_none() || pool.device != device.ordinal {
             return Err(Code::INVALID_VALUE);
         }
@@ -59,6 +61,7 @@ entry_points! {
         let machine = machine::get()?;
         check_supported(&machine)?;
         let (stream, device) = machine.stream(stream)?;
+        stream.check_not_capturing()?;
         // The stream may be another device's: what counts is when the block is free.
         let owner = machine.of_address(address)?;
         if !owner.pools.owns(address) {

@@ -4,14 +4,18 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use concertina_vmm::{CaptureStatus, Driver};
+use concertina_vmm::Driver;
 
 use crate::abi::Handle;
+use crate::capture;
 use crate::code::{Code, Outcome};
 use crate::entry::{Out, entry_points, give};
 use crate::machine;
 use crate::stream::StreamKind;
 use crate::work::{HostFunction, Work};
+
+/// `CU_EVENT_WAIT_EXTERNAL`: a wait that a capture takes as one from outside.
+const EXTERNAL: c_uint = 1;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
@@ -42,6 +46,9 @@ entry_points! {
     fn cuStreamDestroy_v2(stream: Handle) {
         let machine = machine::get()?;
         let (stream, device) = machine.stream(stream)?;
+        if let Some(capture) = stream.capture() {
+            machine.captures.forget(&capture);
+        }
         // The default streams are in no table, and refused there.
         device.destroy_stream(stream.handle)
     }
@@ -68,23 +75,31 @@ entry_points! {
 
     fn cuStreamQuery(stream: Handle) {
         let machine = machine::get()?;
-        if machine.stream(stream)?.0.is_idle() { Ok(()) } else { Err(Code::NOT_READY) }
+        let (stream, _) = machine.stream(stream)?;
+        stream.check_not_capturing()?;
+        if stream.is_idle() { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
     fn cuStreamSynchronize(stream: Handle) {
         let machine = machine::get()?;
         let (stream, device) = machine.stream(stream)?;
+        stream.check_not_capturing()?;
         device.synchronize_stream(&stream)
     }
 
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) {
         let machine = machine::get()?;
-        // 1 asks for a wait that a capture sees as one from outside.
-        if flags > 1 {
+        if flags > EXTERNAL {
             return Err(Code::INVALID_VALUE);
         }
         let (stream, device) = machine.stream(stream)?;
         let (event, owner) = machine.event(event)?;
+        if let Some(place) = event.captured() {
+            return capture::join(&stream, &place);
+        }
+        if flags != EXTERNAL && let Some(capture) = stream.capture() {
+            return Err(capture.broken_by(Code::STREAM_CAPTURE_ISOLATION));
+        }
         if owner.ordinal == device.ordinal {
             device.memory.emulator.stream_wait(&stream.emulated, &event.emulated)?;
         }
@@ -97,25 +112,5 @@ entry_points! {
         let (stream, device) = machine.stream(stream)?;
         let function = function.ok_or(Code::INVALID_VALUE)?;
         device.submit(&stream, Work::Host { function, data: data as usize })
-    }
-
-    fn cuStreamIsCapturing(stream: Handle, status: Out<'_, c_uint>) {
-        let machine = machine::get()?;
-        let (stream, device) = machine.stream(stream)?;
-        give(status, match device.memory.emulator.capture_status(&stream.emulated)? {
-            CaptureStatus::None => 0,
-            CaptureStatus::Active => 1,
-            CaptureStatus::Invalidated => 2,
-        })
-    }
-
-    fn cuStreamBeginCapture_v2(_stream: Handle, _mode: c_uint) {
-        machine::get()?;
-        Err(Code::STREAM_CAPTURE_UNSUPPORTED)
-    }
-
-    fn cuStreamEndCapture(_stream: Handle, _graph: Out<'_, Handle>) {
-        machine::get()?;
-        Err(Code::ILLEGAL_STATE)
     }
 }

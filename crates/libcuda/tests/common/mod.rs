@@ -20,9 +20,11 @@ pub(crate) fn fresh(config: &DeviceConfig) -> FreshDevice {
 }
 
 /// Checks that everything was given back and no rule was broken by a right program.
+#[track_caller]
 pub(crate) fn assert_nothing_held(device: &FreshDevice) {
-    let held = device.held(0).unwrap();
-    assert!(held.is_empty(), "{held}");
+    if let Err(held) = device.check_nothing_held() {
+        panic!("{held}");
+    }
 }
 
 fn done(code: CUresult) -> Result<(), CUresult> {

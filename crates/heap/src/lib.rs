@@ -13,6 +13,7 @@ pub mod bins;
 pub mod block;
 pub mod error;
 mod gather;
+pub mod growable;
 pub mod heap;
 pub mod heaps;
 pub mod hole_index;
@@ -24,7 +25,8 @@ pub mod policy;
 pub mod step;
 pub mod trim;
 
-pub use error::{AllocateError, FreeError, RequestError};
+pub use error::{AllocateError, FreeError, GrowError, RequestError};
+pub use growable::Growable;
 pub use heap::{Granted, Heap, HeapKey};
 pub use heaps::{HeapCell, Heaps, Stats};
 pub use out_of_memory::{OutOfMemory, Verdict};

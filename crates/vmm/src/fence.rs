@@ -387,10 +387,27 @@ impl<D: Driver> Fences<D> {
     /// # Errors
     /// A failed record or synchronisation.
     pub fn host_wait(&self, stream: StreamId) -> Result<(), DriverError> {
+        match self.now(stream) {
+            Some(now) => self.host_wait_for(now),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the host wait until the use is done.
+    ///
+    /// # Errors
+    /// A failed record or synchronisation.
+    pub fn host_wait_for(&self, use_: Use) -> Result<(), DriverError> {
         let mut inner = self.inner.lock();
-        let Some(now) = inner.timeline(stream).map(Timeline::now) else { return Ok(()) };
-        self.cover_locked(&mut inner, now)?;
-        let Some((tick, event)) = inner.timeline(stream).and_then(|timeline| timeline.events.back()) else {
+        if inner.is_done(use_) {
+            return Ok(());
+        }
+        self.cover_locked(&mut inner, use_)?;
+        // The earliest event that covers it, as in `wait`.
+        let Some((tick, event)) = inner
+            .timeline(use_.stream)
+            .and_then(|timeline| timeline.events.iter().find(|(tick, _)| *tick >= use_.tick))
+        else {
             return Ok(());
         };
         let tick = *tick;
@@ -398,7 +415,7 @@ impl<D: Driver> Fences<D> {
             self.device.event_synchronize(event)?;
             inner.counts.host_waits += 1;
         }
-        inner.note_done(stream, tick);
+        inner.note_done(use_.stream, tick);
         Ok(())
     }
 

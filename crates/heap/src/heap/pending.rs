@@ -44,7 +44,7 @@ impl<D: Driver> Heap<D> {
         }
     }
 
-    fn take_back(&mut self, pending: &PendingBlock) {
+    pub(super) fn take_back(&mut self, pending: &PendingBlock) {
         let block = self.blocks.get(pending.block);
         self.pending_bytes -= block.bytes;
         self.release(pending.block);

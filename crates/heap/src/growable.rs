@@ -204,7 +204,8 @@ impl<D: Driver> Heaps<D> {
         heap.settle_pending(|use_| self.fences.is_done(use_));
         let pending = heap.pending_before(start + request.steps);
         if !pending.is_empty() {
-            if self.settings.cross_stream != CrossStream::DeviceWait {
+            let device_wait = self.settings.cross_stream == CrossStream::DeviceWait;
+            if !device_wait && pending.iter().any(|use_| !self.fences.is_ordered(home, *use_)) {
                 drop(heap);
                 self.put_after(home, &pending)?;
                 return Ok(Try::Again);

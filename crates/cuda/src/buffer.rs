@@ -1,10 +1,11 @@
 //! Buffers: typed device memory, that cudarc takes for its own, in the right order on any number of streams.
 //!
-//! Main types: [`Buffer`], [`View`], [`ViewMut`], [`On`], [`OnMut`], [`Home`], [`BufferError`]. Neighbours: the crate
+//! Main types: [`Buffer`], [`GrowableBuffer`], [`View`], [`ViewMut`], [`On`], [`OnMut`], [`Home`], [`BufferError`]. Neighbours: the crate
 //! `concertina` implements [`Home`] and has the names that programs use.
 
 mod argument;
 mod error;
+mod growable;
 mod guard;
 mod home;
 mod owner;
@@ -14,6 +15,7 @@ mod uses;
 mod view;
 
 pub use error::{BufferError, Transfer};
+pub use growable::GrowableBuffer;
 pub use guard::{On, OnMut};
 pub use home::{Home, Registered};
 pub use typed::Buffer;

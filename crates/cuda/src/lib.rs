@@ -37,7 +37,7 @@ mod stream;
 mod touch;
 mod trial;
 
-pub use buffer::{Buffer, BufferError, Home, On, OnMut, Registered, Transfer, View, ViewMut};
+pub use buffer::{Buffer, BufferError, GrowableBuffer, Home, On, OnMut, Registered, Transfer, View, ViewMut};
 pub use cuda::{Cuda, CudaOptions, VirtualMemory};
 pub use error::OpenError;
 pub use event::Event;

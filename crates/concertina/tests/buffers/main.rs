@@ -10,6 +10,7 @@
 
 mod examples;
 mod gaps;
+mod growables;
 mod misuse;
 mod order;
 mod random;

@@ -17,22 +17,28 @@ const LENGTHS: &[(&str, u64, u64)] =
 /// A way to grow.
 #[derive(Clone, Copy)]
 enum Way {
-    /// A growable.
+    /// A growable, made and dropped each time.
     InPlace,
+    /// One growable, cleared each time.
+    Cleared,
     /// A block of exactly the new length each time.
     Exact,
     /// A block of twice the old length when it is full.
     Doubling,
 }
 
-const WAYS: &[(&str, Way)] =
-    &[("in_place", Way::InPlace), ("exact", Way::Exact), ("doubling", Way::Doubling)];
+const WAYS: &[(&str, Way)] = &[
+    ("in_place", Way::InPlace),
+    ("cleared", Way::Cleared),
+    ("exact", Way::Exact),
+    ("doubling", Way::Doubling),
+];
 
 /// Memory that was grown, and the bytes that were copied for it.
 struct Grown {
     copied_bytes: u64,
     _block: Option<Allocation<Emulator>>,
-    _growable: Option<Growable<Emulator>>,
+    growable: Option<Growable<Emulator>>,
 }
 
 fn grow(
@@ -41,16 +47,21 @@ fn grow(
     way: Way,
     bytes: u64,
     step: u64,
+    before: Option<Grown>,
 ) -> Grown {
     let lengths = (1..=bytes / step).map(|steps| steps * step);
     let (mut block, mut copied_bytes): (Option<Allocation<Emulator>>, u64) = (None, 0);
-    if let Way::InPlace = way {
+    // All but one of the ways begin with nothing.
+    let kept = before.and_then(|before| before.growable).filter(|_| matches!(way, Way::Cleared));
+    if let Way::InPlace | Way::Cleared = way {
         // Addresses for eight times as much as it turns out to need.
-        let mut growable = allocator.reserve_growable(8 * bytes, stream).expect("addresses");
+        let mut growable =
+            kept.unwrap_or_else(|| allocator.reserve_growable(8 * bytes, stream).expect("addresses"));
+        growable.shrink_to(0);
         for length in lengths {
             growable.grow_to(length).expect("the device is large enough");
         }
-        return Grown { copied_bytes, _block: block, _growable: Some(growable) };
+        return Grown { copied_bytes, _block: block, growable: Some(growable) };
     }
     for length in lengths {
         let before = block.as_ref().map_or(0, Allocation::bytes);
@@ -62,7 +73,7 @@ fn grow(
             block = Some(larger);
         }
     }
-    Grown { copied_bytes, _block: block, _growable: None }
+    Grown { copied_bytes, _block: block, growable: None }
 }
 
 fn growth(criterion: &mut Criterion) {
@@ -77,15 +88,20 @@ fn growth(criterion: &mut Criterion) {
             let device = Emulator::new(EmulatorConfig::default()).expect("a device");
             let allocator = Allocator::new(device.clone(), Config::default()).expect("an allocator");
             let stream = allocator.register_stream(device.stream());
-            let copied = grow(&allocator, &stream, way, bytes, step).copied_bytes;
+            let mut grown = None;
+            let mut again = || {
+                let new = grow(&allocator, &stream, way, bytes, step, grown.take());
+                grown.insert(new).copied_bytes
+            };
+            let copied = again();
             let (cold, peak) = (device.counts().memory_calls(), allocator.stats().mapped_peak_bytes);
-            drop(grow(&allocator, &stream, way, bytes, step));
+            again();
             let before = device.counts().memory_calls();
-            drop(grow(&allocator, &stream, way, bytes, step));
+            again();
             let warm = device.counts().memory_calls() - before;
             println!("{length:16} {name:9} {copied:>15} {peak:>15} {cold:>13} {warm:>13}");
             group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
-                bencher.iter(|| black_box(grow(&allocator, &stream, way, bytes, step).copied_bytes));
+                bencher.iter(|| black_box(again()));
             });
         }
         group.finish();

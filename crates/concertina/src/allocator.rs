@@ -13,6 +13,7 @@ use concertina_vmm::{CrossStream, Device, Driver};
 use crate::allocation::{Allocation, RawAllocation};
 use crate::config::Config;
 use crate::error::Error;
+use crate::growable::Growable;
 use crate::layout::Layout;
 use crate::stream::{Stream, StreamCore};
 
@@ -162,6 +163,15 @@ impl<D: Driver> Allocator<D> {
         self.shared.record_stream(raw, stream)
     }
 
+    /// Reserves addresses for memory that grows to up to `max_bytes` on a stream, in place. It has no bytes yet.
+    ///
+    /// # Errors
+    /// [`Error::Request`] for a maximum of 0 bytes, or beyond what can be addressed; [`Error::OutOfMemory`] when the driver
+    /// has no such range of addresses; [`Error::Driver`], [`Error::ForeignStream`].
+    pub fn reserve_growable(&self, max_bytes: u64, stream: &Stream<D>) -> Result<Growable<D>, Error> {
+        Growable::new(self.core_of(stream)?, max_bytes)
+    }
+
     /// Gives back to the driver every free frame that no work may use any more. Does not wait.
     pub fn trim(&self) -> Trimmed {
         self.shared.heaps.trim()
@@ -211,7 +221,7 @@ impl<D: Driver> Allocator<D> {
     /// only log what went wrong.
     ///
     /// # Errors
-    /// [`Error::InUse`] while a clone, a stream or an allocation exists; [`Error::Unreturned`] with what the driver
+    /// [`Error::InUse`] while a clone, a stream, an allocation or a growable exists; [`Error::Unreturned`] with what the driver
     /// would not take.
     pub fn close(self) -> Result<(), Error> {
         let shared =

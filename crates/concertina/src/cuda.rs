@@ -1,6 +1,6 @@
 //! The face for CUDA programs: memory of a context, streams, typed buffers. Behind the feature `cuda`.
 //!
-//! Main types: [`Memory`], [`Stream`], [`DeviceBuffer`]. Neighbours: `concertina-cuda` has the driver, and all that is
+//! Main types: [`Memory`], [`Stream`], [`DeviceBuffer`], [`GrowableBuffer`]. Neighbours: `concertina-cuda` has the driver, and all that is
 //! `unsafe` of buffers; the rest of this crate is the allocator.
 //!
 //! A program on cudarc has a context and streams. Two lines more, and its buffers don't fragment:
@@ -65,6 +65,21 @@ pub use concertina_cuda::{
 
 /// Typed memory on the device: see [`Buffer`](concertina_cuda::Buffer) for all that it does.
 pub type DeviceBuffer<T> = concertina_cuda::Buffer<T, Home>;
+
+/// Typed memory on the device that grows and shrinks in place: see [`GrowableBuffer`](concertina_cuda::GrowableBuffer).
+///
+/// ```no_run
+/// # use concertina::cuda::{GrowableBuffer, Stream};
+/// # fn cache(stream: &Stream, tokens: &[[f32; 128]]) -> Result<(), concertina::cuda::Error> {
+/// let mut keys = GrowableBuffer::<f32>::try_with_max_len(stream, 1 << 30)?; // addresses only
+/// for token in tokens {
+///     keys.try_extend_from_slice(token)?; // nothing moves
+/// }
+/// keys.shrink_to(keys.len() / 2); // the rest serves others
+/// # Ok(())
+/// # }
+/// ```
+pub type GrowableBuffer<T> = concertina_cuda::GrowableBuffer<T, Home>;
 
 /// Some elements of a [`DeviceBuffer`], to be read.
 pub type View<'a, T> = concertina_cuda::View<'a, T, Home>;

@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Error`]. Neighbours: every fallible function of this crate returns it.
 
-use concertina_heap::{AllocateError, FreeError, OutOfMemory, RequestError};
+use concertina_heap::{AllocateError, FreeError, GrowError, OutOfMemory, RequestError};
 use concertina_vmm::{DriverError, Unreturned};
 
 use crate::config::ConfigError;
@@ -24,14 +24,22 @@ pub enum Error {
     /// the device is gone for this process.
     #[error("driver: {0}")]
     Driver(#[from] DriverError),
+    /// A growable has fewer addresses than that: reserve as many when it is made.
+    #[error("growth to {bytes} bytes of a growable for {max_bytes}: reserve as many when it is made")]
+    OverMax {
+        /// Bytes asked for, in all.
+        bytes: u64,
+        /// Most bytes that it can have.
+        max_bytes: u64,
+    },
     /// The block is not live: freed twice, or not of this allocator.
     #[error(transparent)]
     NotLive(#[from] FreeError),
     /// The stream is registered with another allocator: register it here, too.
     #[error("the stream is registered with another allocator: register it with this one, too")]
     ForeignStream,
-    /// The allocator is still in use, by a clone, a stream or an allocation: let go of these first.
-    #[error("the allocator is still in use by {0} clones, streams or allocations")]
+    /// The allocator is still in use, by a clone, a stream, an allocation or a growable: let go of these first.
+    #[error("the allocator is still in use by {0} clones, streams, allocations or growables")]
     InUse(usize),
     /// The driver would not take everything back.
     #[error("{0}")]
@@ -51,6 +59,15 @@ impl From<AllocateError> for Error {
             AllocateError::Request(error) => Self::Request(error),
             AllocateError::OutOfMemory(report) => Self::OutOfMemory(report),
             AllocateError::Driver(error) => Self::Driver(error),
+        }
+    }
+}
+
+impl From<GrowError> for Error {
+    fn from(error: GrowError) -> Self {
+        match error {
+            GrowError::OverMax { bytes, max_bytes } => Self::OverMax { bytes, max_bytes },
+            GrowError::Allocate(error) => error.into(),
         }
     }
 }

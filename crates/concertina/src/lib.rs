@@ -14,6 +14,7 @@ mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod error;
+mod growable;
 mod layout;
 mod stream;
 
@@ -21,6 +22,7 @@ pub use allocation::{Allocation, RawAllocation};
 pub use allocator::Allocator;
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use error::Error;
+pub use growable::Growable;
 pub use layout::Layout;
 pub use stream::Stream;
 
@@ -40,7 +42,7 @@ struct Readme;
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.
 #[cfg(test)]
 mod handles_cross_threads {
-    use super::{Allocation, Allocator, Driver, Error, Stream};
+    use super::{Allocation, Allocator, Driver, Error, Growable, Stream};
 
     fn is_send_and_sync<T: Send + Sync>() {}
 
@@ -49,6 +51,7 @@ mod handles_cross_threads {
         is_send_and_sync::<Allocator<D>>();
         is_send_and_sync::<Stream<D>>();
         is_send_and_sync::<Allocation<D>>();
+        is_send_and_sync::<Growable<D>>();
         is_send_and_sync::<Error>();
     }
 }

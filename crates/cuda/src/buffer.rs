@@ -1,12 +1,13 @@
 //! Buffers: typed device memory, that cudarc takes for its own, in the right order on any number of streams.
 //!
-//! Main types: [`Buffer`], [`View`], [`ViewMut`], [`On`], [`OnMut`], [`Home`], [`BufferError`]. Neighbours: the crate
+//! Main types: [`Buffer`], [`GrowableBuffer`], [`View`], [`ViewMut`], [`On`], [`OnMut`], [`Home`], [`BufferError`]. Neighbours: the crate
 //! `concertina` implements [`Home`] and has the names that programs use.
 
 mod argument;
 mod content;
 mod error;
 mod fill;
+mod growable;
 mod guard;
 mod home;
 mod owner;
@@ -17,6 +18,7 @@ mod view;
 
 pub use error::{BufferError, Transfer};
 pub use fill::FillValue;
+pub use growable::GrowableBuffer;
 pub use guard::{On, OnMut};
 pub use home::{Home, Registered, Sealed};
 pub use typed::Buffer;

@@ -39,7 +39,9 @@ mod stream;
 mod touch;
 mod trial;
 
-pub use buffer::{Buffer, BufferError, FillValue, Home, On, OnMut, Registered, Transfer, View, ViewMut};
+pub use buffer::{
+    Buffer, BufferError, FillValue, GrowableBuffer, Home, On, OnMut, Registered, Transfer, View, ViewMut,
+};
 pub use cuda::{Cuda, CudaOptions, VirtualMemory};
 pub use error::OpenError;
 pub use event::Event;

@@ -1,6 +1,6 @@
 //! What can go wrong with a request, by what the caller can do about it.
 //!
-//! Main types: [`RequestError`], [`AllocateError`], [`FreeError`]. Neighbours: `out_of_memory` has the report.
+//! Main types: [`RequestError`], [`AllocateError`], [`GrowError`], [`FreeError`]. Neighbours: `out_of_memory` has the report.
 
 use concertina_vmm::DriverError;
 
@@ -43,6 +43,22 @@ pub enum AllocateError {
     /// A driver call failed for another reason than memory.
     #[error("a driver call failed while allocating: {0}")]
     Driver(#[from] DriverError),
+}
+
+/// Why a growable did not grow. It is as it was, and so are all live blocks; the call may be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum GrowError {
+    /// It has fewer addresses than that.
+    #[error("growth to {bytes} bytes of a growable for {max_bytes}: reserve as many when it is made")]
+    OverMax {
+        /// Bytes asked for, in all.
+        bytes: u64,
+        /// Most bytes that it can have.
+        max_bytes: u64,
+    },
+    /// No memory for the bytes that it would have more.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
 }
 
 /// Why a block was not freed.

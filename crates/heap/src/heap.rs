@@ -6,6 +6,7 @@
 
 mod figures;
 mod frames;
+mod growth;
 mod pending;
 
 use core::fmt;
@@ -22,10 +23,13 @@ use crate::hole_index::{Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
 use crate::step::{Kind, Request, STEP_BYTES};
 
+/// The pool of all heaps but those of growables, which have one each.
+pub const DEFAULT_POOL: u32 = 0;
+
 /// Which blocks may serve one another with no wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HeapKey {
-    /// The pool; 0 is the default one.
+    /// The pool: the default one, or that of one growable.
     pub pool: u32,
     /// The stream.
     pub stream: StreamId,
@@ -76,6 +80,8 @@ pub struct Heap<D: Driver> {
     // The stream's tick at the last free: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
+    // Whether a growable has the heap, with or without bytes in it.
+    in_hand: bool,
 }
 
 impl<D: Driver> fmt::Debug for Heap<D> {
@@ -94,7 +100,7 @@ impl<D: Driver> fmt::Debug for Heap<D> {
 pub(crate) struct Freed {
     /// Bytes as asked, no longer live.
     pub(crate) bytes: u64,
-    /// Whether the heap is retired and this was its last block.
+    /// Whether the heap is retired and this was the last that kept it.
     pub(crate) finished: bool,
 }
 
@@ -119,6 +125,7 @@ impl<D: Driver> Heap<D> {
             used_steps: 0,
             last_tick: 0,
             retired: false,
+            in_hand: key.pool != DEFAULT_POOL,
         }
     }
 
@@ -310,24 +317,30 @@ impl<D: Driver> Heap<D> {
         self.live(number, generation)?;
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
-        let (bytes, steps) = (block.bytes, block.steps);
+        let bytes = block.bytes;
         self.last_tick = self.clock.now().tick;
         self.live_blocks -= 1;
-        let uses = if self.recorded.is_empty() { None } else { self.recorded.remove(&number) };
-        match uses {
-            Some(mut uses) => {
-                uses.retain(|use_| !done(*use_));
-                if uses.is_empty() {
-                    self.put_back(number, steps);
-                } else {
-                    self.blocks.get_mut(number).state = BlockState::Pending;
-                    self.pending_bytes += bytes;
-                    self.pending.push_back(PendingBlock { block: number, uses });
-                }
-            }
-            None => self.put_back(number, steps),
+        let mut uses = self.forget_recorded(number);
+        uses.retain(|use_| !done(*use_));
+        self.give_up(number, uses);
+        Ok(Freed { bytes, finished: self.retired && !self.is_in_use() })
+    }
+
+    fn forget_recorded(&mut self, number: u32) -> Uses {
+        if self.recorded.is_empty() { Uses::new() } else { self.recorded.remove(&number).unwrap_or_default() }
+    }
+
+    /// A block is live no more; it is pending as long as there are such uses on other streams.
+    fn give_up(&mut self, number: u32, uses: Uses) {
+        let block = self.blocks.get_mut(number);
+        if uses.is_empty() {
+            let steps = block.steps;
+            self.put_back(number, steps);
+        } else {
+            block.state = BlockState::Pending;
+            self.pending_bytes += block.bytes;
+            self.pending.push_back(PendingBlock { block: number, uses });
         }
-        Ok(Freed { bytes, finished: self.retired && self.live_blocks == 0 })
     }
 
     fn put_back(&mut self, number: u32, steps: u32) {

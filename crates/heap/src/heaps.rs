@@ -18,7 +18,7 @@ use concertina_vmm::{
 };
 
 use crate::error::FreeError;
-use crate::heap::{Heap, HeapKey};
+use crate::heap::{DEFAULT_POOL, Heap, HeapKey};
 use crate::policy::{Settings, StaleRule};
 use crate::step::Kind;
 
@@ -44,12 +44,19 @@ impl<D: Driver> HeapCell<D> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Heap<D>> {
         self.heap.lock()
     }
+
+    /// Whether it is the heap of one growable.
+    pub(crate) fn is_of_growable(&self) -> bool {
+        self.key.pool != DEFAULT_POOL
+    }
 }
 
 struct Registry<D: Driver> {
     heaps: BTreeMap<HeapKey, Arc<HeapCell<D>>>,
     // Which heap each segment is in; `None` once it is gone.
     segments: Vec<Option<Arc<HeapCell<D>>>>,
+    // The pool of the growable that was made last.
+    last_pool: u32,
 }
 
 /// Figures of an allocator. Bytes unless said otherwise.
@@ -142,7 +149,11 @@ impl<D: Driver> Heaps<D> {
             live_bytes: AtomicU64::new(0),
             live_peak_bytes: AtomicU64::new(0),
             unfinished: AtomicBool::new(false),
-            registry: RwLock::new(Registry { heaps: BTreeMap::new(), segments: Vec::new() }),
+            registry: RwLock::new(Registry {
+                heaps: BTreeMap::new(),
+                segments: Vec::new(),
+                last_pool: DEFAULT_POOL,
+            }),
         })
     }
 
@@ -168,13 +179,30 @@ impl<D: Driver> Heaps<D> {
 
     /// The heap with this stream and kind in the default pool, made if it does not exist yet.
     pub fn heap(&self, clock: &Arc<StreamClock>, kind: Kind) -> Arc<HeapCell<D>> {
-        let key = HeapKey { pool: 0, stream: clock.stream(), kind };
+        let key = HeapKey { pool: DEFAULT_POOL, stream: clock.stream(), kind };
         let mut registry = self.registry.write();
-        let cell = registry.heaps.entry(key).or_insert_with(|| {
-            let heap = Mutex::new(Heap::new(key, clock, &self.store));
-            Arc::new(HeapCell { key, clock: Arc::clone(clock), heap })
-        });
+        let cell = registry.heaps.entry(key).or_insert_with(|| self.new_cell(key, clock));
         Arc::clone(cell)
+    }
+
+    fn new_cell(&self, key: HeapKey, clock: &Arc<StreamClock>) -> Arc<HeapCell<D>> {
+        let heap = Mutex::new(Heap::new(key, clock, &self.store));
+        Arc::new(HeapCell { key, clock: Arc::clone(clock), heap })
+    }
+
+    /// A heap for a growable: in a pool of its own.
+    pub(crate) fn add_growable_heap(&self, clock: &Arc<StreamClock>) -> Arc<HeapCell<D>> {
+        let mut registry = self.registry.write();
+        let key = loop {
+            registry.last_pool = registry.last_pool.wrapping_add(1);
+            let key = HeapKey { pool: registry.last_pool, stream: clock.stream(), kind: Kind::Large };
+            if key.pool != DEFAULT_POOL && !registry.heaps.contains_key(&key) {
+                break key;
+            }
+        };
+        let cell = self.new_cell(key, clock);
+        registry.heaps.insert(key, Arc::clone(&cell));
+        cell
     }
 
     /// The heap with this key, if there is one.
@@ -203,7 +231,7 @@ impl<D: Driver> Heaps<D> {
         self.registry.write().segments[segment.index()] = None;
     }
 
-    fn forget_heap(&self, key: HeapKey) {
+    pub(crate) fn forget_heap(&self, key: HeapKey) {
         self.registry.write().heaps.remove(&key);
     }
 
@@ -227,6 +255,10 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
+    pub(crate) fn note_freed(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     // --- freeing ----------------------------------------------------------------------------------------------------
 
     /// Frees a block in the order of its heap's stream.
@@ -236,18 +268,22 @@ impl<D: Driver> Heaps<D> {
     pub fn free(&self, cell: &HeapCell<D>, block: u32, generation: u32) -> Result<(), FreeError> {
         let freed = {
             let mut heap = cell.lock();
-            // The other streams may have been given work on the block since they were recorded: up to now, it counts.
-            for use_ in heap.recorded_mut(block).into_iter().flatten() {
-                *use_ = self.fences.now(use_.stream).unwrap_or(*use_);
-                self.see(*use_);
-            }
+            self.bring_recorded_up(&mut heap, block);
             heap.free(block, generation, |use_| self.fences.is_done(use_))?
         };
-        self.live_bytes.fetch_sub(freed.bytes, Ordering::Relaxed);
+        self.note_freed(freed.bytes);
         if freed.finished {
             self.finish_retired(cell.key.stream);
         }
         Ok(())
+    }
+
+    /// The other streams may have been given work on a block since they were recorded: up to now, it counts.
+    pub(crate) fn bring_recorded_up(&self, heap: &mut Heap<D>, block: u32) {
+        for use_ in heap.recorded_mut(block).into_iter().flatten() {
+            *use_ = self.fences.now(use_.stream).unwrap_or(*use_);
+            self.see(*use_);
+        }
     }
 
     /// Notes that work queued so far on the stream of `clock` uses the block.
@@ -310,7 +346,7 @@ impl<D: Driver> Heaps<D> {
     /// Moves the frames of a retired stream into the store and drops what can go of its heaps.
     pub(crate) fn finish_retired(&self, stream: StreamId) {
         let cells: Vec<_> = self.cells().into_iter().filter(|cell| cell.key.stream == stream).collect();
-        if cells.iter().any(|cell| cell.lock().live_blocks() > 0) {
+        if cells.iter().any(|cell| cell.lock().is_in_use()) {
             return;
         }
         // The stream's last event: it covers everything that was ever freed on it.
@@ -322,6 +358,16 @@ impl<D: Driver> Heaps<D> {
             left |= !self.dismantle(cell);
         }
         if left || !self.fences.forget(stream) {
+            self.unfinished.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops what can go of the heap of a growable that is no more.
+    pub(crate) fn finish_growable(&self, cell: &Arc<HeapCell<D>>) {
+        let last_use = cell.lock().last_free();
+        // Only an event seen done lets the mappings go.
+        self.see(last_use);
+        if !self.dismantle(cell) {
             self.unfinished.store(true, Ordering::Relaxed);
         }
     }
@@ -360,12 +406,16 @@ impl<D: Driver> Heaps<D> {
         if !self.unfinished.swap(false, Ordering::Relaxed) {
             return;
         }
-        let mut streams: Vec<StreamId> = self
-            .cells()
+        let (growables, others): (Vec<_>, Vec<_>) =
+            self.cells().into_iter().partition(|cell| cell.is_of_growable());
+        for cell in growables.iter().filter(|cell| !cell.lock().is_in_use()) {
+            self.finish_growable(cell);
+        }
+        let mut streams: Vec<StreamId> = others
             .iter()
             .filter(|cell| {
                 let heap = cell.lock();
-                heap.is_retired() && heap.live_blocks() == 0
+                heap.is_retired() && !heap.is_in_use()
             })
             .map(|cell| cell.key.stream)
             .collect();

@@ -15,7 +15,7 @@
 //! A place is claimed before its frames are gathered, and no lock is held while they are. Whatever fails on the way,
 //! the claimed block becomes a hole again and the frames go to the store, from where stale pages can be revived.
 
-use concertina_vmm::sync::Arc;
+use concertina_vmm::sync::{Arc, MutexGuard};
 use concertina_vmm::{CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, Uses};
 
 use crate::error::AllocateError;
@@ -28,7 +28,7 @@ use crate::policy::HostWait;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 
 /// How one try at a request ended.
-enum Try {
+pub(crate) enum Try {
     Served(Granted),
     /// Something changed that a new plan may use.
     Again,
@@ -37,7 +37,7 @@ enum Try {
 }
 
 /// What is learnt over the tries at one request.
-struct Search {
+pub(crate) struct Search {
     /// Stale pages whose frame turned out to be busy in another heap.
     blocked: Vec<Place>,
     /// Bound on the frames of a plan, once a first try came up short.
@@ -54,6 +54,11 @@ impl Search {
     const fn new() -> Self {
         Self { blocked: Vec::new(), frames: None, tables_full: false, mappings: None, others: Others::Ask }
     }
+
+    /// Whether a plan that comes up short is refused by a bound that an earlier try found.
+    pub(crate) fn is_short_of_mappings(&self) -> bool {
+        self.mappings.is_some()
+    }
 }
 
 impl<D: Driver> Heaps<D> {
@@ -66,18 +71,24 @@ impl<D: Driver> Heaps<D> {
         let hit = cell.lock().hit(request);
         let granted = match hit {
             Some(granted) => granted,
-            None => self.allocate_slowly(cell, request)?,
+            None => self.search(cell, request, |search| self.attempt(cell, request, search))?,
         };
         self.note_live(request.bytes);
         Ok(granted)
     }
 
+    /// Tries until the request is served, or nothing is left to try.
     #[cold]
-    fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
+    pub(crate) fn search(
+        &self,
+        cell: &Arc<HeapCell<D>>,
+        request: &Request,
+        mut attempt: impl FnMut(&mut Search) -> Result<Try, AllocateError>,
+    ) -> Result<Granted, AllocateError> {
         let mut search = Search::new();
         self.sweep_retired();
         loop {
-            let shortage = match self.attempt(cell, request, &mut search)? {
+            let shortage = match attempt(&mut search)? {
                 Try::Served(granted) => {
                     self.unmap_eagerly();
                     return Ok(granted);
@@ -136,6 +147,19 @@ impl<D: Driver> Heaps<D> {
                 Err(error) => Err(error.into()),
             };
         };
+        self.carry_out(cell, heap, plan, request, search, |heap, block| heap.grant(block, request))
+    }
+
+    /// Backs the pages of a plan. `hand_out` makes of the claimed block what was asked for.
+    pub(crate) fn carry_out<'a>(
+        &self,
+        cell: &'a HeapCell<D>,
+        mut heap: MutexGuard<'a, Heap<D>>,
+        plan: Plan,
+        request: &Request,
+        search: &mut Search,
+        hand_out: impl FnOnce(&mut Heap<D>, u32) -> Granted,
+    ) -> Result<Try, AllocateError> {
         if plan.frames() > 0 && heap.has_bins() {
             heap.empty_bins();
             return Ok(Try::Again);
@@ -193,7 +217,7 @@ impl<D: Driver> Heaps<D> {
         }
         let mappings = claim.mappings();
         match self.place(&mut heap, claim) {
-            Ok(block) => Ok(Try::Served(heap.grant(block, request))),
+            Ok(block) => Ok(Try::Served(hand_out(&mut heap, block))),
             Err(error) if error.is_out_of_memory() => {
                 drop(heap);
                 let again = !search.tables_full && self.make_room(mappings) > 0;
@@ -214,6 +238,16 @@ impl<D: Driver> Heaps<D> {
     }
 
     fn plan(&self, heap: &Heap<D>, request: &Request, search: &Search) -> Option<Plan> {
+        self.with_rules(heap, search, |rules| heap.plan(request, rules))
+    }
+
+    /// Has a plan made by the rules as they are for this heap at this moment.
+    pub(crate) fn with_rules<T>(
+        &self,
+        heap: &Heap<D>,
+        search: &Search,
+        make: impl FnOnce(&Rules<'_, D>) -> T,
+    ) -> T {
         let waiter = heap.key().stream;
         let directory = self.store.directory();
         self.fences.with_order(waiter, |order| {
@@ -227,12 +261,12 @@ impl<D: Driver> Heaps<D> {
                 frames: search.frames,
                 mappings: search.mappings,
             };
-            heap.plan(request, &rules)
+            make(&rules)
         })
     }
 
     /// Looks which work is done by now: of the heap's own stream, and of those that its pending blocks wait for.
-    fn look_at_fences(&self, cell: &HeapCell<D>) {
+    pub(crate) fn look_at_fences(&self, cell: &HeapCell<D>) {
         self.look_at_pending(cell);
         if let Err(error) = self.fences.poll(cell.key().stream) {
             tracing::warn!(%error, "could not look at a fence");
@@ -343,7 +377,7 @@ impl<D: Driver> Heaps<D> {
     // --- out of memory ----------------------------------------------------------------------------------------------
 
     /// Whether the request is larger than all that the device or the limit could ever give.
-    fn never_fits(&self, request: &Request) -> Option<Shortage> {
+    pub(crate) fn never_fits(&self, request: &Request) -> Option<Shortage> {
         let bytes = u64::from(request.steps) * STEP_BYTES;
         if bytes > self.device_bytes {
             return Some(Shortage::Device);
@@ -352,7 +386,7 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Which of the two bounds on further frames is the nearer one.
-    fn what_is_short(&self) -> Shortage {
+    pub(crate) fn what_is_short(&self) -> Shortage {
         let on_device = self.device.memory_info().map_or(0, |info| info.free_bytes);
         match self.settings.limit_bytes {
             Some(limit) if limit.saturating_sub(self.store.mapped_bytes()) <= on_device => Shortage::Limit,
@@ -361,7 +395,7 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Frames that a request of this heap could have: free ones that it may take, and those that could be created.
-    fn frames_to_be_had(&self, cell: &HeapCell<D>) -> u64 {
+    pub(crate) fn frames_to_be_had(&self, cell: &HeapCell<D>) -> u64 {
         let waiter = cell.key().stream;
         let in_store = self.store.count_free(|frame| self.may_serve(waiter, frame)) as u64;
         let cells = self.cells();
@@ -374,7 +408,7 @@ impl<D: Driver> Heaps<D> {
         in_pages.sum::<u64>() + in_store + below_limit.map_or(on_device, |bytes| bytes.min(on_device)) / frame
     }
 
-    fn report(
+    pub(crate) fn report(
         &self,
         cell: &Arc<HeapCell<D>>,
         request: &Request,
@@ -418,6 +452,9 @@ impl<D: Driver> Heaps<D> {
 
     /// The largest request of this stream that would succeed with so many frames to be had, in bytes.
     fn largest(&self, cell: &Arc<HeapCell<D>>, frames: u64) -> u64 {
+        if cell.is_of_growable() {
+            return self.largest_growth(cell, frames);
+        }
         let large = self.heap(cell.clock(), Kind::Large);
         let found = self.largest_in(&large, frames, SMALL_BYTES / STEP_BYTES + 1, u64::MAX);
         if found > 0 {
@@ -432,12 +469,7 @@ impl<D: Driver> Heaps<D> {
     fn largest_in(&self, cell: &HeapCell<D>, frames: u64, least: u64, most: u64) -> u64 {
         let heap = cell.lock();
         let per_page = u64::from(heap.steps_per_page());
-        let search = Search {
-            frames: Some(frames),
-            mappings: self.room_for_mappings(),
-            others: Others::Leave,
-            ..Search::new()
-        };
+        let search = self.bounded_search(frames);
         let fits = |steps: u64| {
             let Ok(request) = Request::new(steps * STEP_BYTES, STEP_BYTES) else { return false };
             let pages = steps.div_ceil(per_page);
@@ -447,21 +479,36 @@ impl<D: Driver> Heaps<D> {
                     && self.has_addresses(pages))
         };
         let largest_hole = heap.holes.largest().map_or(0, |hole| u64::from(hole.steps));
-        let mut above = (largest_hole.max(frames * per_page) + 2 * per_page).min(most) + 1;
-        if least >= above || !fits(least) {
-            return 0;
-        }
-        let mut known = least;
-        while above - known > 1 {
-            let middle = known.midpoint(above);
-            if fits(middle) {
-                known = middle;
-            } else {
-                above = middle;
-            }
-        }
-        known * STEP_BYTES
+        let above = (largest_hole.max(frames * per_page) + 2 * per_page).min(most) + 1;
+        largest_that_fits(least, above, fits) * STEP_BYTES
     }
+
+    /// A search under the bounds of this moment: for reports.
+    pub(crate) fn bounded_search(&self, frames: u64) -> Search {
+        Search {
+            frames: Some(frames),
+            mappings: self.room_for_mappings(),
+            others: Others::Leave,
+            ..Search::new()
+        }
+    }
+}
+
+/// The largest number from `least` to `above`, exclusive, that fits; 0 if not even `least` does.
+pub(crate) fn largest_that_fits(least: u64, mut above: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    if least >= above || !fits(least) {
+        return 0;
+    }
+    let mut known = least;
+    while above - known > 1 {
+        let middle = known.midpoint(above);
+        if fits(middle) {
+            known = middle;
+        } else {
+            above = middle;
+        }
+    }
+    known
 }
 
 fn verdict(report: &OutOfMemory, shortage: Shortage, to_be_had: u64) -> Verdict {

@@ -14,6 +14,7 @@ pub mod block;
 mod budget;
 pub mod error;
 mod gather;
+pub mod growable;
 pub mod heap;
 pub mod heaps;
 pub mod hole_index;
@@ -25,7 +26,8 @@ pub mod policy;
 pub mod step;
 pub mod trim;
 
-pub use error::{AllocateError, FreeError, RequestError};
+pub use error::{AllocateError, FreeError, GrowError, RequestError};
+pub use growable::Growable;
 pub use heap::{Granted, Heap, HeapKey};
 pub use heaps::{HeapCell, Heaps, Stats};
 pub use out_of_memory::{OutOfMemory, Verdict};

@@ -110,7 +110,7 @@ pub(crate) enum Others {
 }
 
 /// Why a place will not do.
-enum Refusal {
+pub(crate) enum Refusal {
     /// This page is taken.
     Page(u32),
     /// It needs more frames, or more mappings, than there are.
@@ -318,7 +318,8 @@ impl<D: Driver> Heap<D> {
         }
     }
 
-    fn plan_at(
+    /// The plan for a place that begins at exactly this step.
+    pub(crate) fn plan_at(
         &self,
         number: u32,
         spot: Spot,

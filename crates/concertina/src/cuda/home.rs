@@ -6,10 +6,11 @@ use core::fmt;
 use std::sync::Arc;
 
 use concertina_cuda::{Cuda, Registered};
-use concertina_vmm::{Address, Fences, StreamClock};
+use concertina_vmm::{Address, Fences, StreamClock, Use};
 use cudarc::driver::CudaStream;
 
 use crate::allocation::Allocation;
+use crate::growable::Growable;
 use crate::layout::Layout;
 use crate::stream::StreamCore;
 
@@ -36,6 +37,7 @@ impl concertina_cuda::Sealed for Home {}
 
 impl concertina_cuda::Home for Home {
     type Block = Allocation<Cuda>;
+    type Growable = Growable<Cuda>;
     type Stream = Stream;
     type Error = Error;
 
@@ -55,6 +57,22 @@ impl concertina_cuda::Home for Home {
 
     fn record_use(block: &Allocation<Cuda>, clock: &StreamClock) {
         block.record_clock(clock);
+    }
+
+    fn reserve(&self, max_bytes: u64) -> Result<Growable<Cuda>, Error> {
+        Ok(Growable::new(&self.core, max_bytes)?)
+    }
+
+    fn growable_address(growable: &Growable<Cuda>) -> Address {
+        growable.address()
+    }
+
+    fn grow_to(growable: &mut Growable<Cuda>, bytes: u64) -> Result<(), Error> {
+        Ok(growable.grow_to(bytes)?)
+    }
+
+    fn shrink_to(growable: &mut Growable<Cuda>, bytes: u64, uses: &[Use]) {
+        growable.shrink_after(bytes, uses);
     }
 
     fn registered(&self) -> &Registered {

@@ -6,6 +6,8 @@
 
 #[path = "../../examples/dynamic_shapes.rs"]
 mod dynamic_shapes;
+#[path = "../../examples/kv_cache.rs"]
+mod kv_cache;
 #[path = "../../examples/saxpy.rs"]
 mod saxpy;
 #[path = "../../examples/threads.rs"]
@@ -38,5 +40,17 @@ fn the_training_loop_learns_in_bounded_memory() {
     assert!(trained.peak_live_bytes <= 8 + 9_191 * 524, "{trained:?}");
     // Rounded up to pages: the small buffers have a heap of their own.
     assert!(trained.peak_mapped_bytes <= trained.peak_live_bytes + 4 * PAGE, "{trained:?}");
+    machine.ends();
+}
+
+#[test]
+fn the_kv_cache_takes_what_is_in_it() {
+    let machine = Machine::new();
+    kv_cache::kernels(&machine.libcuda).unwrap();
+    let served = kv_cache::run(&machine.context, 40).unwrap();
+    // Less than a page of each cache is not in use, and what the policy lets memory go over: a twentieth.
+    let most = (served.peak_live_bytes + 8 * PAGE) * 21 / 20;
+    assert!(served.peak_mapped_bytes <= most, "{served:?}");
+    assert!(served.preallocated_bytes > 10 * served.peak_mapped_bytes, "{served:?}");
     machine.ends();
 }

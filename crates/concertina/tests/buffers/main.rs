@@ -10,6 +10,7 @@
 
 mod examples;
 mod gaps;
+mod growables;
 mod libraries;
 mod misuse;
 mod order;

@@ -11,6 +11,7 @@ mod close;
 mod counts;
 mod failures;
 mod givebacks;
+mod growables;
 mod lost;
 mod never_fails;
 mod order;

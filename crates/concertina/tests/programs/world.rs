@@ -10,6 +10,7 @@ use concertina::{Address, Allocation, Allocator, CrossStream, Error, Layout, Out
 use concertina_emulator::{BackingId, Emulator, Piece};
 use concertina_vmm::{Call, DriverErrorKind};
 
+use crate::growables::LiveGrowable;
 use crate::program::{Op, Program, STREAMS, Setup, Size};
 use crate::watched::{Watched, WatchedStream};
 
@@ -52,6 +53,7 @@ pub(crate) struct World {
     pub(crate) allocator: Allocator<Watched>,
     pub(crate) streams: Vec<UserStream>,
     pub(crate) live: Vec<Live>,
+    pub(crate) growables: Vec<LiveGrowable>,
     owners: u64,
     // By frame: the stream that the allocator knew as its last user, in numbers of the registration.
     pub(crate) last_user: HashMap<BackingId, StreamId>,
@@ -67,6 +69,7 @@ impl World {
             allocator,
             streams: Vec::new(),
             live: Vec::new(),
+            growables: Vec::new(),
             owners: 0,
             last_user: HashMap::new(),
         };
@@ -108,27 +111,39 @@ impl World {
             Ok(allocation) => {
                 let address = allocation.address();
                 assert!(address.is_aligned_to(layout.alignment()), "{address} is not aligned for {layout:?}");
-                let owner = self.owners;
-                self.owners += 1;
                 let stream = own.clone();
-                self.device.kernel(&stream, address, layout.bytes(), owner);
-                let backing = self.emulator().resolve_range(address, layout.bytes());
-                for piece in &backing {
-                    let memory = piece.backing.expect("the watcher has seen that it is mapped").memory;
-                    let before = self.last_user.insert(memory, allocation.stream());
-                    let registered = |id: StreamId| self.streams.iter().any(|s| s.registered.id() == id);
-                    let strayed = before.filter(|id| *id != allocation.stream() && registered(*id));
-                    assert!(
-                        self.setup.cross_stream != CrossStream::Never || strayed.is_none(),
-                        "{memory:?} went from {strayed:?} to {allocation:?}"
-                    );
-                }
+                let (owner, backing) = self.write(&stream, allocation.stream(), address, layout.bytes());
                 self.live.push(Live { allocation, layout, stream, recorded: Vec::new(), backing, owner });
                 Outcome::Allocated(address)
             }
             Err(Error::OutOfMemory(report)) => Outcome::OutOfMemory(report),
             Err(error) => Outcome::Failed(error),
         }
+    }
+
+    /// A new owner of these bytes queues a kernel that writes them. Returns its number and what is behind them.
+    pub(crate) fn write(
+        &mut self,
+        stream: &WatchedStream,
+        id: StreamId,
+        address: Address,
+        bytes: u64,
+    ) -> (u64, Vec<Piece>) {
+        let owner = self.owners;
+        self.owners += 1;
+        self.device.kernel(stream, address, bytes, owner);
+        let backing = self.emulator().resolve_range(address, bytes);
+        for piece in &backing {
+            let memory = piece.backing.expect("the watcher has seen that it is mapped").memory;
+            let before = self.last_user.insert(memory, id);
+            let registered = |id: StreamId| self.streams.iter().any(|s| s.registered.id() == id);
+            let strayed = before.filter(|before| *before != id && registered(*before));
+            assert!(
+                self.setup.cross_stream != CrossStream::Never || strayed.is_none(),
+                "{memory:?} went from {strayed:?} to {id:?}"
+            );
+        }
+        (owner, backing)
     }
 
     /// Allocates so many bytes, which must go well.
@@ -255,13 +270,15 @@ impl World {
 
     /// Frames with live bytes in them, by the page table.
     pub(crate) fn busy_frames(&self) -> BTreeSet<BackingId> {
-        let ranges = self.live.iter().map(|live| (live.allocation.address(), live.layout.bytes()));
+        let blocks = self.live.iter().map(|live| (live.allocation.address(), live.layout.bytes()));
+        let ranges = blocks.chain(self.growables.iter().map(LiveGrowable::range));
         let pieces = ranges.flat_map(|(address, bytes)| self.emulator().resolve_range(address, bytes));
         pieces.filter_map(|piece| piece.backing).map(|backing| backing.memory).collect()
     }
 
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.live.iter().map(|live| live.layout.bytes()).sum()
+        let blocks: u64 = self.live.iter().map(|live| live.layout.bytes()).sum();
+        blocks + self.growables.iter().map(|growable| growable.range().1).sum::<u64>()
     }
 
     /// Frames that could be had if nothing stood in the way: of the device or the limit, less those with live bytes.
@@ -286,7 +303,8 @@ impl World {
 
         let (stats, counts) = (self.allocator.stats(), emulator.counts());
         assert_eq!(stats.live_bytes, self.live_bytes());
-        assert_eq!(stats.live_blocks, self.live.len() as u64);
+        let grown = self.growables.iter().filter(|growable| growable.range().1 > 0).count();
+        assert_eq!(stats.live_blocks, (self.live.len() + grown) as u64);
         assert_eq!(stats.mapped_bytes, counts.mapped_bytes);
         assert_eq!(stats.mapped_peak_bytes, counts.mapped_peak_bytes);
         assert!(stats.mapped_bytes <= self.setup.most_frames() * self.setup.page_bytes);
@@ -312,14 +330,18 @@ impl World {
     fn check_blocks(&self) {
         let mut addresses: Vec<(u64, u64)> = Vec::new();
         let mut frames: Vec<(BackingId, u64, u64)> = Vec::new();
-        for live in &self.live {
-            let (address, bytes) = (live.allocation.address(), live.layout.bytes());
+        let blocks = self
+            .live
+            .iter()
+            .map(|live| (live.allocation.address(), live.layout.bytes(), live.backing.clone()));
+        let grown = self.growables.iter().map(LiveGrowable::backing);
+        for (address, bytes, backing) in blocks.chain(grown) {
             addresses.push((address.get(), address.get() + bytes));
             let pieces = self.emulator().resolve_range(address, bytes);
-            assert_eq!(pieces, live.backing, "the bytes of {:?} have changed", live.allocation);
+            assert_eq!(pieces, backing, "the bytes at {address} have changed");
             for piece in pieces {
-                let backing = piece.backing.unwrap_or_else(|| panic!("{piece:?} of {:?}", live.allocation));
-                assert!(backing.accessible, "{piece:?} of {:?}", live.allocation);
+                let backing = piece.backing.unwrap_or_else(|| panic!("{piece:?} of {address}"));
+                assert!(backing.accessible, "{piece:?} of {address}");
                 frames.push((backing.memory, backing.offset_bytes, backing.offset_bytes + piece.bytes));
             }
         }
@@ -334,8 +356,8 @@ impl World {
 
     /// Drops everything, and returns the device to look at what is left.
     pub(crate) fn end(self) -> Watched {
-        let Self { device, allocator, streams, live, .. } = self;
-        drop(live);
+        let Self { device, allocator, streams, live, growables, .. } = self;
+        drop((live, growables));
         drop(streams);
         drop(allocator);
         device

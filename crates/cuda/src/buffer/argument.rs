@@ -11,6 +11,7 @@ use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop, sys,
 };
 
+use super::growable::GrowableBuffer;
 use super::guard::{On, OnMut};
 use super::home::{Home, Registered};
 use super::owner::Owner;
@@ -124,10 +125,12 @@ macro_rules! window_mut {
 }
 
 window!(Buffer<T, H>, [], buffer => (&buffer.owner, Claim::Whole, None));
+window!(GrowableBuffer<T, H>, [], buffer => (&buffer.owner, Claim::Whole, None));
 window!(View<'w, T, H>, ['w], view => (view.owner, Claim::Whole, None));
 window!(ViewMut<'w, T, H>, ['w], view => (view.owner, view.claim, None));
 window!(On<'w, T, H>, ['w], guard => (guard.owner, guard.claim, Some(guard.registered())));
 window!(OnMut<'w, T, H>, ['w], guard => (guard.owner, guard.claim, Some(guard.registered())));
 window_mut!(Buffer<T, H>, []);
+window_mut!(GrowableBuffer<T, H>, []);
 window_mut!(ViewMut<'w, T, H>, ['w]);
 window_mut!(OnMut<'w, T, H>, ['w]);

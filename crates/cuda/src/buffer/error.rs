@@ -18,6 +18,14 @@ pub enum BufferError {
         /// Bytes of each.
         element_bytes: usize,
     },
+    /// Growth over what was reserved.
+    #[error("growth to {len} elements of a buffer for {max_len}: reserve as many when it is made")]
+    OverMax {
+        /// How many elements it would have.
+        len: usize,
+        /// Most elements that it can have.
+        max_len: usize,
+    },
     /// A range that is not inside the buffer.
     #[error("elements {start}..{end} of a buffer of {len}")]
     Range {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use concertina_vmm::{Address, Fences, StreamClock};
+use concertina_vmm::{Address, Fences, StreamClock, Use};
 use cudarc::driver::CudaStream;
 
 use super::error::BufferError;
@@ -49,6 +49,8 @@ impl Registered {
 pub trait Home: Sealed + Send + Sync + Sized {
     /// A block of memory; dropping it frees it in the order of this stream.
     type Block: Send + Sync;
+    /// Memory that grows in place; dropping it frees it in the order of this stream.
+    type Growable: Send + Sync;
     /// A handle of any stream of the same program.
     type Stream: AsRef<Registered> + Send + Sync;
     /// Why there is no buffer.
@@ -68,6 +70,24 @@ pub trait Home: Sealed + Send + Sync + Sized {
 
     /// The block is not used again before what is queued on the stream of `clock` is done.
     fn record_use(block: &Self::Block, clock: &StreamClock);
+
+    /// Reserves addresses for up to `max_bytes`, not 0, at a multiple of a page. There are no bytes yet.
+    ///
+    /// # Errors
+    /// The allocator's.
+    fn reserve(&self, max_bytes: u64) -> Result<Self::Growable, Self::Error>;
+
+    /// The first address of a growable: always the same.
+    fn growable_address(growable: &Self::Growable) -> Address;
+
+    /// Makes a growable longer. What is queued on this stream from now on may use the new bytes.
+    ///
+    /// # Errors
+    /// The allocator's; it is as long as before then.
+    fn grow_to(growable: &mut Self::Growable, bytes: u64) -> Result<(), Self::Error>;
+
+    /// Makes a growable shorter, in the order of this stream. What is cut off is not used again before `uses` are done.
+    fn shrink_to(growable: &mut Self::Growable, bytes: u64, uses: &[Use]);
 
     /// The stream itself.
     fn registered(&self) -> &Registered;

@@ -1,6 +1,6 @@
 //! The memory behind a buffer, shared by the buffer, its views and its guards.
 //!
-//! Main type: [`Owner`]. Neighbours: `uses` says what a use waits for; `buffer`, `view` and `guard` are windows on it.
+//! Main types: [`Owner`], [`Bytes`]. Neighbours: `uses` says what a use waits for; `buffer`, `view` and `guard` are windows on it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,16 +12,56 @@ use super::home::{Home, Registered};
 use super::uses::{Access, Claim, Uses};
 use crate::status::nearest_code;
 
-/// A block, if there is one: a buffer without bytes has none, and nothing of it needs an order.
+/// What a buffer's bytes are in.
+pub(crate) enum Bytes<H: Home> {
+    /// There are none, and nothing needs an order.
+    None,
+    Block(H::Block),
+    Growable(H::Growable),
+}
+
+/// Bytes, and who uses them.
 pub(crate) struct Owner<H: Home> {
     home: Arc<H>,
-    block: Option<H::Block>,
+    bytes: Bytes<H>,
     uses: Mutex<Uses>,
 }
 
 impl<H: Home> Owner<H> {
-    pub(crate) fn new(home: Arc<H>, block: Option<H::Block>) -> Self {
-        Self { home, block, uses: Mutex::new(Uses::new()) }
+    pub(crate) fn new(home: Arc<H>, bytes: Bytes<H>) -> Self {
+        Self { home, bytes, uses: Mutex::new(Uses::new()) }
+    }
+
+    /// The first address; 0 if there are no bytes.
+    pub(crate) fn address(&self) -> u64 {
+        match &self.bytes {
+            Bytes::None => 0,
+            Bytes::Block(block) => H::address(block).get(),
+            Bytes::Growable(growable) => H::growable_address(growable).get(),
+        }
+    }
+
+    /// Makes a growable longer. Whoever uses it next on another stream comes after this point of the home stream.
+    pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), H::Error> {
+        if let Bytes::Growable(growable) = &mut self.bytes {
+            H::grow_to(growable, bytes)?;
+            // As the allocation is the first write of a block: it may carry waits for uses of the frames elsewhere.
+            self.uses.get_mut().unwrap_or_else(PoisonError::into_inner).note_written_at_home();
+        }
+        Ok(())
+    }
+
+    /// Makes a growable shorter. What is cut off is not used again before all uses of it are over.
+    pub(crate) fn shrink_to(&mut self, bytes: u64) {
+        if let Bytes::Growable(growable) = &mut self.bytes {
+            let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let left = uses.outstanding(self.home.fences(), self.home.registered().clock());
+            H::shrink_to(growable, bytes, &left);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self.bytes, Bytes::None)
     }
 
     pub(crate) fn home(&self) -> &Arc<H> {
@@ -44,7 +84,7 @@ impl<H: Home> Owner<H> {
         access: Access,
         claim: Claim,
     ) -> Result<(), BufferError> {
-        if self.block.is_none() {
+        if self.is_empty() {
             return Ok(());
         }
         Ok(self.uses().begin(self.home.fences(), self.clock(), stream, access, claim)?)
@@ -52,7 +92,7 @@ impl<H: Home> Owner<H> {
 
     /// A use that began has been queued: marks its end with an event, so that others wait for no more than that.
     pub(crate) fn end(&self, stream: &Arc<StreamClock>, access: Access) {
-        if self.block.is_none() {
+        if self.is_empty() {
             return;
         }
         let end = self.uses().end(self.clock(), stream, access);
@@ -91,7 +131,7 @@ impl<H: Home> Owner<H> {
         access: Access,
         claim: Claim,
     ) -> Option<SyncOnDrop<'a>> {
-        if self.block.is_none() {
+        if self.is_empty() {
             return Some(SyncOnDrop::Sync(None));
         }
         match self.registration(stream) {
@@ -136,10 +176,12 @@ fn begun(result: Result<(), BufferError>) -> bool {
 
 impl<H: Home> Drop for Owner<H> {
     fn drop(&mut self) {
-        let Some(block) = &self.block else { return };
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for clock in uses.outstanding(self.home.fences(), self.home.registered().clock()) {
-            H::record_use(block, &clock);
+        let left = uses.outstanding(self.home.fences(), self.home.registered().clock());
+        match &mut self.bytes {
+            Bytes::None => {}
+            Bytes::Block(block) => uses.clocks(&left).for_each(|clock| H::record_use(block, clock)),
+            Bytes::Growable(growable) => H::shrink_to(growable, 0, &left),
         }
     }
 }

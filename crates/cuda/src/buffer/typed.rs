@@ -14,7 +14,7 @@ use super::error::BufferError;
 use super::fill::{FillValue, Pattern};
 use super::guard::{On, OnMut};
 use super::home::Home;
-use super::owner::Owner;
+use super::owner::{Bytes, Owner};
 use super::uses::Claim;
 use super::view::{Halves, View, ViewMut, checked_split, element};
 
@@ -35,6 +35,13 @@ pub struct Buffer<T, H: Home> {
     marker: PhantomData<fn() -> T>,
 }
 
+/// Bytes of so many elements, if they can be counted.
+pub(super) fn bytes_of<T>(len: usize) -> Result<u64, BufferError> {
+    let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
+    let too_long = BufferError::TooLong { elements: len, element_bytes: size_of::<T>() };
+    Ok(bytes.ok_or(too_long)? as u64)
+}
+
 impl<T, H: Home> fmt::Debug for Buffer<T, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stream = self.owner.home().registered().clock().stream();
@@ -44,16 +51,18 @@ impl<T, H: Home> fmt::Debug for Buffer<T, H> {
 
 impl<T, H: Home> Buffer<T, H> {
     fn allocate(stream: &H::Stream, len: usize) -> Result<Self, H::Error> {
-        let too_long = BufferError::TooLong { elements: len, element_bytes: size_of::<T>() };
-        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
-        let bytes = bytes.ok_or(too_long)? as u64;
+        let bytes = bytes_of::<T>(len)?;
         let home = Arc::clone(H::of(stream));
-        let block = match bytes {
-            0 => None,
-            _ => Some(home.allocate(bytes, align_of::<T>() as u64)?),
+        let bytes = match bytes {
+            0 => Bytes::None,
+            _ => Bytes::Block(home.allocate(bytes, align_of::<T>() as u64)?),
         };
-        let pointer = block.as_ref().map_or(0, |block| H::address(block).get());
-        Ok(Self { owner: Owner::new(home, block), pointer, len, marker: PhantomData })
+        Ok(Self::over(Owner::new(home, bytes), len))
+    }
+
+    /// The first `len` elements of what an owner has.
+    pub(super) fn over(owner: Owner<H>, len: usize) -> Self {
+        Self { pointer: owner.address(), owner, len, marker: PhantomData }
     }
 
     /// `len` elements with whatever the memory holds. Its home is `stream`.

@@ -171,16 +171,22 @@ impl Uses {
         uses
     }
 
-    /// The clocks of the streams whose uses the home stream is not known to come after: the end of the buffer.
-    pub(crate) fn outstanding<D: Driver>(
-        &mut self,
-        fences: &Fences<D>,
-        home: &StreamClock,
-    ) -> Vec<Arc<StreamClock>> {
-        let uses = self.conflicts(fences, home, Some(home.stream()), Access::Write, Claim::Whole);
-        let left: Vec<_> = uses.into_iter().filter(|use_| !fences.is_ordered(home.stream(), *use_)).collect();
-        let of = |clock: &StreamClock| left.iter().any(|use_| use_.stream == clock.stream());
-        self.elsewhere.iter().filter(|on| of(&on.clock)).map(|on| Arc::clone(&on.clock)).collect()
+    /// The uses that the home stream is not known to come after: what the end of the bytes has to wait for.
+    pub(crate) fn outstanding<D: Driver>(&mut self, fences: &Fences<D>, home: &StreamClock) -> Vec<Use> {
+        let mut uses = self.conflicts(fences, home, Some(home.stream()), Access::Write, Claim::Whole);
+        uses.retain(|use_| !fences.is_ordered(home.stream(), *use_));
+        uses
+    }
+
+    /// The clocks of the streams of such uses.
+    pub(crate) fn clocks(&self, uses: &[Use]) -> impl Iterator<Item = &StreamClock> {
+        let of = |on: &&OnStream| uses.iter().any(|use_| use_.stream == on.clock.stream());
+        self.elsewhere.iter().filter(of).map(|on| &*on.clock)
+    }
+
+    /// Work on the home stream comes before whoever uses the bytes next, which is in no conflict with the uses so far.
+    pub(crate) fn note_written_at_home(&mut self) {
+        self.written_at_home.begin();
     }
 
     fn entry(&mut self, stream: &Arc<StreamClock>) -> &mut OnStream {

@@ -8,14 +8,20 @@ use super::Heap;
 use crate::step::STEP_BYTES;
 
 impl<D: Driver> Heap<D> {
+    /// The stream goes. Returns whether nothing keeps the heap.
     pub(crate) fn retire(&mut self) -> bool {
         self.retired = true;
         self.empty_bins();
-        self.live_blocks == 0
+        !self.is_in_use()
     }
 
     pub(crate) fn is_retired(&self) -> bool {
         self.retired
+    }
+
+    /// Whether a block is live, or a growable has the heap.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.live_blocks > 0 || self.in_hand
     }
 
     /// Whether no block is in use.

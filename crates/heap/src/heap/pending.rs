@@ -46,7 +46,7 @@ impl<D: Driver> Heap<D> {
         true
     }
 
-    fn take_back(&mut self, pending: &PendingBlock) {
+    pub(super) fn take_back(&mut self, pending: &PendingBlock) {
         let block = self.blocks.get(pending.block);
         self.pending_bytes -= block.bytes;
         self.release(pending.block);

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use concertina_emulator::{CallFilter, Emulator, EmulatorConfig, EventCompletion, Fault};
 use concertina_vmm::{
-    Call, Device, Driver, DriverErrorKind, FenceCounts, Fences, FrameProperties, StreamClock, StreamId, Use,
+    Call, CrossStream, Device, Driver, DriverErrorKind, FenceCounts, Fences, FrameProperties, StreamClock,
+    StreamId, Use,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -40,7 +41,7 @@ impl Fixture {
     fn register(&mut self) {
         let stream = self.recorder.stream();
         self.streams.push(stream.clone());
-        self.clocks.push(self.fences.register(stream));
+        self.clocks.push(self.fences.register(stream, CrossStream::DeviceWait));
     }
 
     fn id(&self, stream: usize) -> StreamId {
@@ -191,7 +192,7 @@ fn a_stream_is_forgotten_when_its_last_use_is_seen_done() {
     fixture.fences.leave(fixture.id(0)).unwrap();
     assert_eq!(fixture.recorder.take_calls(), []);
     // A number is never given twice.
-    let clock = fixture.fences.register(fixture.recorder.stream());
+    let clock = fixture.fences.register(fixture.recorder.stream(), CrossStream::DeviceWait);
     assert_eq!(clock.stream(), StreamId::new(2));
     let Fixture { emulator, fences, .. } = fixture;
     drop(fences);

@@ -4,7 +4,8 @@
 
 use concertina_emulator::{CallFilter, Fault};
 use concertina_vmm::{
-    Call, CreateError, DriverErrorKind, Fences, Frame, PageRange, Reservation, Segment, SegmentId, Unreturned,
+    Call, CreateError, CrossStream, DriverErrorKind, Fences, Frame, PageRange, Reservation, Segment,
+    SegmentId, Unreturned,
 };
 
 use crate::Setup;
@@ -125,7 +126,7 @@ fn a_lost_device_is_left_alone() {
     let page = setup.page();
     let store = setup.store();
     let fences = Fences::new(&setup.device);
-    let clock = fences.register(setup.emulator.stream());
+    let clock = fences.register(setup.emulator.stream(), CrossStream::DeviceWait);
     let mut segment = Segment::new(SegmentId::new(0), &store, 4 * page, 0).unwrap();
     let frame = store.create().unwrap();
     segment.map(0, &frame).unwrap();

@@ -1,8 +1,8 @@
 //! What does memory of unknown length cost: grown in place, or by a larger block, a copy and a free?
 //!
-//! Neighbours: `hit_path` times ordinary blocks. Copies take no time here, since the emulated device has no bytes: they are
-//! counted. So are driver calls and mapped bytes, on a fresh allocator each, and printed before the timing; what is timed
-//! is the host, once the allocator is warm.
+//! Neighbours: `hit_path` times ordinary blocks. Copies take no time here, since the emulated device has no bytes: they
+//! are counted. So are driver calls and mapped bytes, on a fresh allocator each, and printed before the timing; what is
+//! timed is the host, once the allocator is warm.
 
 use std::hint::black_box;
 

@@ -1,6 +1,6 @@
-//! A cache of keys and values for several sequences at once, as a server of a language model has one: each grows token by
-//! token to a length that nobody knows before, and makes room for others when it ends. Each cache has addresses for the
-//! longest sequence there may be, and memory for the tokens that it has.
+//! A cache of keys and values for several sequences at once, as a server of a language model has one: each grows token
+//! by token to a length that nobody knows before, and makes room for others when it ends. Each cache has addresses for
+//! the longest sequence there may be, and memory for the tokens that it has.
 //!
 //! ```text
 //! cargo run -p concertina --features cuda --example kv_cache                  a GPU

@@ -10,8 +10,8 @@ use concertina_vmm::{Address, Driver, StreamId, Use};
 use crate::error::Error;
 use crate::stream::{Stream, StreamCore};
 
-/// Memory that reserves its maximum once, grows and shrinks in place, and never moves. Addresses cost next to nothing, so
-/// the maximum may be generous; physical memory is taken as it grows, in whole pages.
+/// Memory that reserves its maximum once, grows and shrinks in place, and never moves. Addresses cost next to nothing,
+/// so the maximum may be generous; physical memory is taken as it grows, in whole pages.
 ///
 /// Dropping it frees it in the order of its stream, as an [`Allocation`](crate::Allocation). Keeps the allocator alive.
 ///
@@ -74,16 +74,17 @@ impl<D: Driver> Growable<D> {
         self.core.clock.stream()
     }
 
-    /// Makes it longer, in place: old bytes stay where and what they are, the content of the new ones is undefined. Nothing
-    /// happens if it has as many bytes already. No driver call is made as long as it grows into pages that it holds.
+    /// Makes it longer, in place: old bytes stay where and what they are, the content of the new ones is undefined.
+    /// Nothing happens if it has as many bytes already. No driver call is made as long as it grows into pages that it
+    /// holds.
     ///
-    /// The host waits for its stream only if pages that a shrink gave up serve others now and work that was queued before
-    /// the shrink is not over; and, with a [`CrossStream`](crate::CrossStream) other than `DeviceWait`, for other streams
-    /// that used what was cut off.
+    /// The host waits for its stream only if pages that a shrink gave up serve others now and work that was queued
+    /// before the shrink is not over; and, with a [`CrossStream`](crate::CrossStream) other than `DeviceWait`, for
+    /// other streams that used what was cut off.
     ///
     /// # Errors
-    /// [`Error::OverMax`], [`Error::OutOfMemory`] with a report, whose sizes are those of the growth; [`Error::Driver`]. It
-    /// is as long as before then.
+    /// [`Error::OverMax`], [`Error::OutOfMemory`] with a report, whose sizes are those of the growth;
+    /// [`Error::Driver`]. It is as long as before then.
     pub fn grow_to(&mut self, bytes: u64) -> Result<(), Error> {
         match &mut self.inner {
             Some(inner) => Ok(self.core.shared.heaps.grow_to(inner, bytes)?),
@@ -91,8 +92,8 @@ impl<D: Driver> Growable<D> {
         }
     }
 
-    /// Makes it shorter, in place and in the order of its stream: work that was queued before still has what is cut off,
-    /// and pages with nothing left in them serve others. Nothing happens if it has as few bytes already.
+    /// Makes it shorter, in place and in the order of its stream: work that was queued before still has what is cut
+    /// off, and pages with nothing left in them serve others. Nothing happens if it has as few bytes already.
     pub fn shrink_to(&mut self, bytes: u64) {
         self.shrink_after(bytes, &[]);
     }
@@ -106,8 +107,8 @@ impl<D: Driver> Growable<D> {
         }
     }
 
-    /// Says that work queued on `stream`, up to each shrink and the end, uses it as well. What a shrink cuts off is then not
-    /// used again before that work is done, or its own stream has been made to wait for it.
+    /// Says that work queued on `stream`, up to each shrink and the end, uses it as well. What a shrink cuts off is
+    /// then not used again before that work is done, or its own stream has been made to wait for it.
     ///
     /// # Errors
     /// [`Error::ForeignStream`].

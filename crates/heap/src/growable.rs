@@ -1,12 +1,12 @@
 //! Growables: memory that reserves its maximum once and then grows and shrinks in place.
 //!
-//! Main type: [`Growable`]. Neighbours: `heap/growth.rs` has the block, `ladder` the search for frames; the face wraps this
-//! in a handle.
+//! Main type: [`Growable`]. Neighbours: `heap/growth.rs` has the block, `ladder` the search for frames; the face wraps
+//! this in a handle.
 //!
-//! Each has a heap of its own, in a pool of its own, with one arena as long as the maximum. So its idle pages serve others
-//! after a shrink as those of any heap do, and nobody else's blocks stand in the way of its growth. What is different is
-//! that a growth can't go elsewhere: where a page is still mapped to a frame that is busy, and work may use that mapping,
-//! the host waits for this work. And what is pending, after a shrink, is waited for.
+//! Each has a heap of its own, in a pool of its own, with one arena as long as the maximum. So its idle pages serve
+//! others after a shrink as those of any heap do, and nobody else's blocks stand in the way of its growth. What is
+//! different is that a growth can't go elsewhere: where a page is still mapped to a frame that is busy, and work may
+//! use that mapping, the host waits for this work. And what is pending, after a shrink, is waited for.
 
 use core::fmt;
 
@@ -132,15 +132,16 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// Makes a growable longer, in place. The content of the new bytes is undefined. Work that is queued on its stream from
-    /// now on may use them, after all that others did with the memory, and with these addresses before a shrink. Nothing
-    /// happens if it has as many bytes already.
+    /// Makes a growable longer, in place. The content of the new bytes is undefined. Work that is queued on its stream
+    /// from now on may use them, after all that others did with the memory, and with these addresses before a shrink.
+    /// Nothing happens if it has as many bytes already.
     ///
-    /// No call is made if the pages are held: in the rest of a page, say, and after a shrink that nobody took advantage of.
+    /// No call is made if the pages are held: in the rest of a page, say, and after a shrink that nobody took advantage
+    /// of.
     ///
-    /// The host waits where addresses can't be used yet, and no others will do: a page that was taken after a shrink, is
-    /// not to be had back, and whose old mapping work on the growable's stream may still use; and, unless the streams may
-    /// wait for each other on the device, uses elsewhere of what a shrink cut off.
+    /// The host waits where addresses can't be used yet, and no others will do: a page that was taken after a shrink,
+    /// is not to be had back, and whose old mapping work on the growable's stream may still use; and, unless the
+    /// streams may wait for each other on the device, uses elsewhere of what a shrink cut off.
     ///
     /// # Errors
     /// Growth over the maximum; out of memory with a report; a failed driver call. It is as long as before then.
@@ -235,8 +236,8 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// Puts what is queued on `waiter` from now on after the uses: by waits on the device where the streams' rules allow
-    /// that, else by a wait of the host. No heap's lock is held in the second case.
+    /// Puts what is queued on `waiter` from now on after the uses: by waits on the device where the streams' rules
+    /// allow that, else by a wait of the host. No heap's lock is held in the second case.
     fn put_after(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
         let (on_device, on_host): (Vec<Use>, Vec<Use>) =
             self.fences.with_order(waiter, |order| uses.iter().partition(|use_| order.may_follow(**use_)));
@@ -244,11 +245,11 @@ impl<D: Driver> Heaps<D> {
         self.fences.wait(waiter, &on_device)
     }
 
-    /// Makes a growable shorter, in place, in the order of its stream: what is cut off is free. Pages with nothing left in
-    /// them serve others. Nothing happens if it has as few bytes already.
+    /// Makes a growable shorter, in place, in the order of its stream: what is cut off is free. Pages with nothing left
+    /// in them serve others. Nothing happens if it has as few bytes already.
     ///
-    /// What was cut off is pending as long as a stream that the growable is recorded for, or one of `uses`, may still use
-    /// it. (Its own stream is not made to wait for them: it may have nothing to do with the end that is gone.)
+    /// What was cut off is pending as long as a stream that the growable is recorded for, or one of `uses`, may still
+    /// use it. (Its own stream is not made to wait for them: it may have nothing to do with the end that is gone.)
     ///
     /// # Errors
     /// If its block is not live any more: freed behind its back.
@@ -288,8 +289,8 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// Gives a growable back, in the order of its stream. Its frames serve others at once; its addresses go when no work
-    /// can use them any more.
+    /// Gives a growable back, in the order of its stream. Its frames serve others at once; its addresses go when no
+    /// work can use them any more.
     pub fn discard(&self, mut growable: Growable<D>) {
         if let Err(error) = self.shrink_to(&mut growable, 0, &[]) {
             tracing::error!(%error, "a growable was freed behind its handle");

@@ -1,4 +1,5 @@
-//! Growable buffers: what is in them survives growth and shrink, what is cut off serves others, and streams stay in order.
+//! Growable buffers: what is in them survives growth and shrink, what is cut off serves others, and streams stay in
+//! order.
 //!
 //! Main types: none. Neighbours: `crates/concertina/tests/programs/growables.rs` has the memory behind them.
 
@@ -84,8 +85,8 @@ fn it_is_an_argument_wherever_a_buffer_is() {
     machine.ends_empty(memory);
 }
 
-/// A reader elsewhere that is late has the elements that were there when it was queued, whatever the buffer does next and
-/// whoever gets its memory.
+/// A reader elsewhere that is late has the elements that were there when it was queued, whatever the buffer does next
+/// and whoever gets its memory.
 #[test]
 fn a_late_reader_elsewhere_has_what_was_cut_off() {
     for len in [100, 3 * PAGE as usize / 4] {

@@ -1,10 +1,10 @@
 //! Growables among other blocks: random programs against a model, failures at each call, and worked examples.
 //!
-//! Main types: [`LiveGrowable`], [`GrowOp`]. Neighbours: `world` has the blocks beside them, and what is checked after each
-//! step.
+//! Main types: [`LiveGrowable`], [`GrowOp`]. Neighbours: `world` has the blocks beside them, and what is checked after
+//! each step.
 //!
-//! Each run of bytes that a growth adds has an owner of its own for the watcher: what lay at these addresses before a shrink
-//! is somebody else's, and work on it must come before.
+//! Each run of bytes that a growth adds has an owner of its own for the watcher: what lay at these addresses before a
+//! shrink is somebody else's, and work on it must come before.
 
 mod cases;
 
@@ -232,8 +232,8 @@ impl World {
         (bytes > before).then_some(Growth { index, bytes, needed, free: self.free_frames() })
     }
 
-    /// Only memory is short, so that a growth is refused only if the frames are not there; and what the report calls the
-    /// largest growth goes well.
+    /// Only memory is short, so that a growth is refused only if the frames are not there; and what the report calls
+    /// the largest growth goes well.
     fn check_refusal(&mut self, growth: &Growth, largest: u64) {
         let bounded = self.setup.addresses.is_some() || self.setup.max_mappings.is_some();
         if self.setup.cross_stream != CrossStream::DeviceWait || bounded {

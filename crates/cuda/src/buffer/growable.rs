@@ -1,6 +1,7 @@
 //! Typed device memory that grows and shrinks in place.
 //!
-//! Main type: [`GrowableBuffer`]. Neighbours: it is a [`Buffer`] whose length changes; `owner` has the bytes behind both.
+//! Main type: [`GrowableBuffer`]. Neighbours: it is a [`Buffer`] whose length changes; `owner` has the bytes behind
+//! both.
 
 use core::fmt;
 use core::ops::{Deref, RangeBounds};
@@ -16,14 +17,14 @@ use super::owner::{Bytes, Owner};
 use super::typed::{Buffer, bytes_of};
 use super::view::ViewMut;
 
-/// Elements of type `T` on the device, as many as there are by now: addresses are reserved for the most that there may be,
-/// once, and memory is taken as it grows. Elements never move and are never copied, and what a shrink cuts off serves
-/// others. For caches of keys and values, logs, results of unknown number.
+/// Elements of type `T` on the device, as many as there are by now: addresses are reserved for the most that there may
+/// be, once, and memory is taken as it grows. Elements never move and are never copied, and what a shrink cuts off
+/// serves others. For caches of keys and values, logs, results of unknown number.
 ///
 /// It is a [`Buffer`] for all that reads, and an argument wherever a buffer is one. It can grow and shrink while nobody
 /// borrows it, so that no view or guard outlives a change of its length; work that is queued already may still run. Its
-/// home stream orders growth: new elements are there for what is queued afterwards, and on other streams for what guards
-/// and copies put behind that.
+/// home stream orders growth: new elements are there for what is queued afterwards, and on other streams for what
+/// guards and copies put behind that.
 pub struct GrowableBuffer<T, H: Home> {
     // Not to be had mutably as a whole: it could be swapped with a buffer that can't grow.
     buffer: Buffer<T, H>,
@@ -61,7 +62,8 @@ impl<T, H: Home> GrowableBuffer<T, H> {
         self.max_len
     }
 
-    /// Grows to `len` elements; the new ones are whatever the memory holds. Nothing happens if there are as many already.
+    /// Grows to `len` elements; the new ones are whatever the memory holds. Nothing happens if there are as many
+    /// already.
     ///
     /// No driver call is made as long as it grows into pages that it has. The host waits for the home stream only where
     /// pages that a shrink gave up serve others now, and work that was queued before the shrink is not over.
@@ -105,8 +107,8 @@ impl<T, H: Home> GrowableBuffer<T, H> {
         })
     }
 
-    /// Cuts all elements from `len` on off, in the order of the home stream: work that was queued before still has them.
-    /// Pages with nothing left in them serve others. Nothing happens if there are as few already.
+    /// Cuts all elements from `len` on off, in the order of the home stream: work that was queued before still has
+    /// them. Pages with nothing left in them serve others. Nothing happens if there are as few already.
     pub fn shrink_to(&mut self, len: usize) {
         if len < self.buffer.len {
             self.buffer.owner.shrink_to((len * size_of::<T>()) as u64);
@@ -147,8 +149,8 @@ impl<T: DeviceRepr, H: Home> GrowableBuffer<T, H> {
     {
         self.grow_with(len, |this, start, bytes| {
             let home = this.home();
-            // SAFETY: the bytes are the new elements', which nobody else has yet; the home stream is behind what others did
-            // with them before.
+            // SAFETY: the bytes are the new elements', which nobody else has yet; the home stream is behind what others
+            // did with them before.
             unsafe { home.driver().fill(home.registered().stream(), start, Pattern::Byte(0), bytes) }
         })
     }

@@ -61,8 +61,8 @@ impl<D: Driver> Heap<D> {
         }
     }
 
-    /// Makes a claimed block the end of the live one before it, which has so many bytes then; or the live block, if there
-    /// is none.
+    /// Makes a claimed block the end of the live one before it, which has so many bytes then; or the live block, if
+    /// there is none.
     pub(crate) fn join(&mut self, live: Option<Granted>, claimed: u32, bytes: u64) -> Granted {
         match live {
             Some(granted) if self.blocks.next(granted.block) == Some(claimed) => {
@@ -84,8 +84,8 @@ impl<D: Driver> Heap<D> {
         self.recorded.get(&number).cloned().unwrap_or_default()
     }
 
-    /// Cuts the end off a live block, in the order of the heap's stream, down to `bytes`; all of it if they are 0. What is
-    /// cut off is pending as long as there are `uses` on other streams.
+    /// Cuts the end off a live block, in the order of the heap's stream, down to `bytes`; all of it if they are 0. What
+    /// is cut off is pending as long as there are `uses` on other streams.
     pub(crate) fn shorten(&mut self, live: Granted, bytes: u64, uses: Uses) -> Result<u64, FreeError> {
         let number = live.block;
         self.live(number, live.generation)?;

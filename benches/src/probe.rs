@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use concertina_emulator::{CallCost, CostTable};
-use concertina_vmm::{Accessor, Address, BaselineDriver, Call, DriverError, FrameProperties};
+use concertina_vmm::{Accessor, Address, Call, Driver, DriverError, FrameProperties};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -73,7 +73,7 @@ struct Probe<'a, D> {
 ///
 /// # Errors
 /// The first call that failed. Sizes that the device has no memory for are left out.
-pub fn measure<D: BaselineDriver>(
+pub fn measure<D: Driver>(
     driver: &D,
     device: u32,
     streams: [&D::Stream; 2],
@@ -100,7 +100,7 @@ pub fn measure<D: BaselineDriver>(
     Ok(probe.measurement)
 }
 
-impl<D: BaselineDriver> Probe<'_, D> {
+impl<D: Driver> Probe<'_, D> {
     fn note(&mut self, call: Call, bytes: u64, mappings: u64, Times(mut times): Times) {
         // The first one pays for what the driver sets up once.
         if times.len() > 1 {

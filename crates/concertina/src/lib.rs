@@ -28,7 +28,7 @@ pub use concertina_heap::{
     CrossStream, FreeError, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed, Verdict,
 };
 pub use concertina_vmm::{
-    Address, BaselineDriver, Driver, DriverError, DriverErrorKind, FenceCounts, StreamId, Unreturned,
+    Address, Driver, DriverError, DriverErrorKind, FenceCounts, SegmentKind, StreamId, Unreturned,
 };
 
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.

@@ -15,7 +15,7 @@
 //! the claimed block becomes a hole again and the frames go to the store, from where stale pages can be revived.
 
 use concertina_vmm::sync::Arc;
-use concertina_vmm::{Driver, DriverError, Frame, Place, Reservation, Segment, Uses};
+use concertina_vmm::{Driver, DriverError, Frame, Place, Reservation, Segment, SegmentKind, Uses};
 
 use crate::error::AllocateError;
 use crate::gather::Shortage;
@@ -66,6 +66,9 @@ impl<D: Driver> Heaps<D> {
 
     #[cold]
     fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
+        if self.device.segment_kind() == SegmentKind::Malloc {
+            return self.allocate_by_malloc(cell, request);
+        }
         let mut search =
             Search { blocked: Vec::new(), frames: None, swept: false, mappings: None, others: Others::Ask };
         self.sweep_retired();
@@ -224,7 +227,7 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Looks which work is done by now: of the heap's own stream, and of those that its pending blocks wait for.
-    fn look_at_fences(&self, cell: &HeapCell<D>) {
+    pub(crate) fn look_at_fences(&self, cell: &HeapCell<D>) {
         self.look_at_pending(cell);
         if let Err(error) = self.fences.poll(cell.key().stream) {
             tracing::warn!(%error, "could not look at a fence");
@@ -315,7 +318,7 @@ impl<D: Driver> Heaps<D> {
     // --- out of memory ----------------------------------------------------------------------------------------------
 
     /// Whether the request is larger than all that the device or the limit could ever give.
-    fn never_fits(&self, request: &Request) -> Option<Shortage> {
+    pub(crate) fn never_fits(&self, request: &Request) -> Option<Shortage> {
         let bytes = u64::from(request.steps) * STEP_BYTES;
         if bytes > self.device_bytes {
             return Some(Shortage::Device);
@@ -384,7 +387,7 @@ impl<D: Driver> Heaps<D> {
             report.pinned_bytes += heap.pinned_frames() * frame_bytes;
         }
         report.free_bytes = report.free_frames * frame_bytes;
-        report.verdict = verdict(&report, shortage, frames * frame_bytes);
+        report.verdict = report.verdict(shortage, frames * frame_bytes);
         report
     }
 
@@ -435,27 +438,4 @@ impl<D: Driver> Heaps<D> {
         }
         known * STEP_BYTES
     }
-}
-
-fn verdict(report: &OutOfMemory, shortage: Shortage, to_be_had: u64) -> Verdict {
-    if shortage == Shortage::Tables {
-        return Verdict::AddressSpace;
-    }
-    let missing = report.asked_bytes.saturating_sub(to_be_had);
-    if report.withheld_bytes >= missing && report.withheld_bytes > 0 {
-        return Verdict::HeldByOtherStreams;
-    }
-    if report.pending_bytes >= missing && report.pending_bytes > 0 {
-        return Verdict::HeldByPendingStreams;
-    }
-    let over_limit = shortage == Shortage::Limit;
-    let enough_on_device =
-        report.device_free_bytes.is_none_or(|free| report.free_bytes + free >= report.asked_bytes);
-    if over_limit && enough_on_device {
-        return Verdict::OverLimit;
-    }
-    if report.stranded_bytes >= missing {
-        return Verdict::StrandedInPartlyUsedPages;
-    }
-    if over_limit { Verdict::OverLimit } else { Verdict::NotEnoughMemory }
 }

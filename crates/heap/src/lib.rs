@@ -18,6 +18,7 @@ pub mod heaps;
 pub mod hole_index;
 mod idle;
 mod ladder;
+mod malloc_ladder;
 pub mod out_of_memory;
 mod plan;
 pub mod policy;

@@ -12,6 +12,7 @@ mod counts;
 mod failures;
 mod givebacks;
 mod lost;
+mod mallocs;
 mod never_fails;
 mod order;
 mod out_of_memory;

@@ -213,6 +213,13 @@ impl Watched {
         self.watch().mapped.values().any(|mapped| *mapped == frame)
     }
 
+    /// Bytes of the malloc with this memory.
+    pub(crate) fn malloc_bytes(&self, memory: BackingId) -> u64 {
+        let watch = self.watch();
+        let at = watch.mapped.iter().find(|(_, mapped)| **mapped == memory);
+        at.and_then(|(address, _)| watch.mallocs.get(address).copied()).unwrap_or(0)
+    }
+
     /// Records and waits that the program made itself.
     pub(crate) fn own_fences(&self) -> (u64, u64) {
         let watch = self.watch();

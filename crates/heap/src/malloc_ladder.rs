@@ -430,7 +430,8 @@ impl<D: Driver> Heaps<D> {
             mapped_bytes: self.store.mapped_bytes(),
             free_frames: 0,
             free_bytes: spare,
-            withheld_bytes: empty - takeable,
+            // Other threads may take some between the two looks.
+            withheld_bytes: empty.saturating_sub(takeable),
             stranded_bytes: 0,
             pinned_bytes: 0,
             largest_bytes: self.largest_on_mallocs(cell, room.saturating_add(takeable)),
@@ -446,7 +447,7 @@ impl<D: Driver> Heaps<D> {
         }
         report.free_frames = report.free_bytes / self.store.frame_bytes();
         // With virtual memory these pages would serve.
-        let in_pages = room.saturating_add(report.free_bytes - report.withheld_bytes);
+        let in_pages = room.saturating_add(report.free_bytes.saturating_sub(report.withheld_bytes));
         report.verdict = if request.bytes <= in_pages {
             Verdict::FragmentedWithoutVirtualMemory
         } else {

@@ -11,6 +11,7 @@
 mod audit;
 pub mod bins;
 pub mod block;
+mod empty;
 pub mod error;
 mod gather;
 pub mod heap;

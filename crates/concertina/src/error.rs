@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     NotLive(#[from] FreeError),
     /// What was asked for stands on virtual memory, and the device has none, or malloc segments were configured.
-    #[error("{what} needs virtual memory, which this allocator has not: {why}")]
+    #[error("{what} needs virtual memory, which this allocator does not have: {why}")]
     NeedsVirtualMemory {
         /// What was asked for.
         what: &'static str,

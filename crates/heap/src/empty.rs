@@ -45,7 +45,7 @@ impl<D: Driver> Heaps<D> {
             return Some(malloc);
         }
         if rule == CrossStream::Never {
-            return in_store(&|use_| self.may_take(waiter, use_));
+            return None;
         }
         for other in &others {
             if rule == CrossStream::Completed {

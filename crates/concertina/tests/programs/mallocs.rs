@@ -189,6 +189,27 @@ fn empty_segments_make_room_for_a_larger_one() {
     world.end_empty();
 }
 
+/// What was noted about the pages of a segment that has gone is not taken for those of the next in its place.
+#[test]
+fn a_smaller_segment_comes_where_a_larger_one_was() {
+    let mut world = World::new(&lean(200 * MIB));
+    let whole = world.must_allocate(60 * MIB, 0);
+    world.free_at(whole);
+    for bytes in [2 * MIB, 4 * MIB, 2 * MIB] {
+        let blocks: Vec<_> = (0..60 * MIB / bytes).map(|_| world.must_allocate(bytes, 0)).collect();
+        blocks.iter().step_by(2).for_each(|block| world.free_at(*block));
+        blocks.iter().skip(1).step_by(2).for_each(|block| world.free_at(*block));
+    }
+    assert_eq!(world.allocator.trim().released_bytes, 60 * MIB);
+    for _ in 0..20 {
+        let blocks: Vec<_> = (0..10).map(|_| world.must_allocate(2 * MIB, 0)).collect();
+        blocks.into_iter().for_each(|block| world.free_at(block));
+        world.check();
+    }
+    assert_eq!(counts(&world)[..2], [2, 1]);
+    world.end_empty();
+}
+
 /// A request that could not be served anyhow gives nothing back: no wait for the device, no malloc to be made again.
 #[test]
 fn a_hopeless_request_gives_nothing_back() {
@@ -308,7 +329,7 @@ fn the_kind_of_segments_is_told_and_can_be_asked_for() {
     assert_eq!(kind(&without, Config::default()).unwrap(), SegmentKind::Malloc);
     let refused = kind(&without, ask(SegmentKind::Reserved)).unwrap_err();
     assert!(matches!(refused, Error::NeedsVirtualMemory { .. }), "{refused}");
-    let text = "a reserved segment needs virtual memory, which this allocator has not: the emulated device was made \
+    let text = "a reserved segment needs virtual memory, which this allocator does not have: the emulated device was made \
                 without virtual memory";
     assert_eq!(refused.to_string(), text);
     // Frames of another device are a mistake with or without.

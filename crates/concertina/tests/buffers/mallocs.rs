@@ -35,10 +35,12 @@ fn kernels_on_two_streams_give_right_results() {
     let machine = old_device(32);
     let memory = Memory::new(&machine.context).unwrap();
     let add_twice = machine.kernel("add_twice", &[8, 8, 8], |launch| {
-        let x = launch.pointer::<u32>(launch.parameter(2), launch.parameter::<usize>(1));
-        for (index, y) in elements(launch).iter_mut().enumerate() {
-            // SAFETY: the launches below give as many elements of both buffers, in order with their other uses.
-            *y += 2 * unsafe { *x.add(index) };
+        let count = launch.parameter::<usize>(1);
+        let x = launch.pointer::<u32>(launch.parameter(2), count);
+        // SAFETY: the launches below give as many elements of both buffers, in order with their other uses.
+        let x = unsafe { std::slice::from_raw_parts(x, count) };
+        for (y, x) in elements(launch).iter_mut().zip(x) {
+            *y += 2 * x;
         }
     });
     let streams = [(); 3].map(|()| machine.stream());

@@ -6,12 +6,12 @@
 use concertina_emulator::{EmulatedStream, Emulator};
 use concertina_trace::ReplayDevice;
 use concertina_trace::target::TargetError;
-use concertina_vmm::{BaselineDriver, Driver};
+use concertina_vmm::Driver;
 
 /// A device with its driver, and what a program does on it besides allocating. One that was made for a run holds nothing.
 pub trait BenchDevice: ReplayDevice {
     /// The driver that allocators get.
-    type Driver: BaselineDriver + Clone;
+    type Driver: Driver + Clone;
 
     /// The driver that allocators get.
     fn driver(&self) -> &Self::Driver;

@@ -140,6 +140,8 @@ names! {
         Direct = "direct",
         /// This project's allocator.
         Concertina = "concertina",
+        /// The same on malloc segments, as on a device without virtual memory: what virtual memory buys.
+        OnMalloc = "on-malloc",
     }
 }
 
@@ -157,9 +159,12 @@ names! {
 }
 
 impl AllocatorName {
+    /// Those that are compared unless others are named.
+    pub const DEFAULT: &[Self] = &[Self::Direct, Self::Concertina];
+
     /// Whether a [`PolicyName`] changes what it does.
     pub const fn has_policy(self) -> bool {
-        matches!(self, Self::Concertina)
+        matches!(self, Self::Concertina | Self::OnMalloc)
     }
 }
 
@@ -198,7 +203,7 @@ mod tests {
         let unknown = TraceFile::find("t99").expect_err("there is none").to_string();
         assert!(unknown.contains("`t99`") && unknown.contains("t1, t2"), "{unknown}");
         let unknown = "jemalloc".parse::<AllocatorName>().expect_err("none").to_string();
-        assert_eq!(unknown, "no allocator `jemalloc`; there are: direct, concertina");
+        assert_eq!(unknown, "no allocator `jemalloc`; there are: direct, concertina, on-malloc");
         let unknown = "greedy".parse::<PolicyName>().expect_err("none").to_string();
         assert_eq!(unknown, "no policy `greedy`; there are: lean, balanced");
     }

@@ -2,7 +2,9 @@
 //!
 //! Main types: [`ConcertinaTarget`]. Neighbours: `targets` makes it; `concertina_trace` replays on it.
 
-use concertina::{Address, Allocation, Allocator, Config, Error, Layout, Policy, Stream};
+use concertina::{
+    Address, Allocation, Allocator, Config, ConfigBuilder, Error, Layout, Policy, SegmentKind, Stream,
+};
 use concertina_trace::target::{ReplayTarget, TargetError};
 
 use crate::bench_device::{BenchDevice, StreamOf};
@@ -39,7 +41,19 @@ impl<'a, D: BenchDevice> ConcertinaTarget<'a, D> {
     /// # Errors
     /// What the allocator says.
     pub fn new(device: &'a D, policy: PolicyName) -> Result<Self, TargetError> {
-        let config = Config::builder().name("bench").policy(policy.into()).build();
+        Self::with(device, Config::builder().policy(policy.into()))
+    }
+
+    /// The same on malloc segments.
+    ///
+    /// # Errors
+    /// What the allocator says.
+    pub fn on_malloc(device: &'a D, policy: PolicyName) -> Result<Self, TargetError> {
+        Self::with(device, Config::builder().policy(policy.into()).segments(SegmentKind::Malloc))
+    }
+
+    fn with(device: &'a D, config: ConfigBuilder) -> Result<Self, TargetError> {
+        let config = config.name("bench").build();
         let allocator = Allocator::new(device.driver().clone(), config).map_err(refused)?;
         Ok(Self { device, allocator, streams: Vec::new() })
     }

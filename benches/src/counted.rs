@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use concertina_emulator::Counts;
 use concertina_vmm::{
-    Accessor, Address, BaselineDriver, Call, Capabilities, CaptureStatus, Driver, DriverError,
-    FrameProperties, MemoryInfo, Returned,
+    Accessor, Address, Call, Capabilities, CaptureStatus, Driver, DriverError, FrameProperties, MemoryInfo,
+    Returned,
 };
 
 /// A driver, and what was called on it. Clones share both.
@@ -225,9 +225,7 @@ impl<D: Driver> Driver for Counted<D> {
     fn capture_status(&self, stream: &Self::Stream) -> Result<CaptureStatus, DriverError> {
         self.call(Call::CaptureStatus, |inner| inner.capture_status(stream), |_, _| {})
     }
-}
 
-impl<D: BaselineDriver> BaselineDriver for Counted<D> {
     fn malloc(&self, bytes: u64) -> Result<Address, DriverError> {
         self.call(
             Call::Malloc,

@@ -25,6 +25,9 @@ pub(crate) fn replay<D: BenchDevice>(
         AllocatorName::Concertina => {
             on(ConcertinaTarget::new(device, case.policy).map_err(failed)?, device, replay)
         }
+        AllocatorName::OnMalloc => {
+            on(ConcertinaTarget::on_malloc(device, case.policy).map_err(failed)?, device, replay)
+        }
     };
     waited.map_err(failed)?;
     Ok(report)

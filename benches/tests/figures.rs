@@ -112,6 +112,25 @@ fn the_worked_examples_complete_on_a_device_of_their_size() {
     }
 }
 
+/// On malloc segments of the same sizes the worked examples need what PyTorch's native allocator needs, to the byte:
+/// `docs/worked-examples.md` has the figures of its binary.
+#[test]
+fn on_malloc_the_worked_examples_need_what_a_block_cache_needs() {
+    for (word, expected) in [("s1", 891_289_600), ("s2", 10_737_418_240), ("s3", 660_602_880)] {
+        let trace = load(&TraceFile::find(word).expect("bundled"));
+        for (policy, lag) in [(PolicyName::Lean, 0), (PolicyName::Balanced, 1_000)] {
+            let device = device(lag);
+            let case = Case { trace: &trace, allocator: AllocatorName::OnMalloc, policy, device: &device };
+            let outcome = case.check().expect("the device can be made").outcome;
+            assert_eq!(
+                (outcome.error, outcome.mapped_peak_bytes),
+                (None, expected),
+                "{word} ({policy}, lag {lag})"
+            );
+        }
+    }
+}
+
 #[test]
 fn streams_that_share_memory_map_less_than_once_an_allocation() {
     let trace = load(&TraceFile::find("s7").expect("bundled"));

@@ -38,7 +38,7 @@ pub(crate) struct BenchArgs {
     pub(crate) traces: Vec<String>,
 
     /// Allocators to compare.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = AllocatorName::ALL.iter().copied())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = AllocatorName::DEFAULT.iter().copied())]
     pub(crate) allocators: Vec<AllocatorName>,
 
     #[command(flatten)]

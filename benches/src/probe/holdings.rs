@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use concertina_cuda::{Cuda, Handle, Stream};
-use concertina_vmm::{Accessor, Address, BaselineDriver as _, Driver as _, DriverError, FrameProperties};
+use concertina_vmm::{Accessor, Address, Driver as _, DriverError, FrameProperties};
 
 /// Reservations, frames, mappings, mallocs and blocks of the pool. Its calls are the driver's, with a note of what changed.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! Every allocation is a `cudaMalloc`, every free a `cudaFree`.
 //!
-//! Main types: [`Direct`], [`DirectBlock`]. Neighbours: the driver does all the work (`BaselineDriver`); what the
+//! Main types: [`Direct`], [`DirectBlock`]. Neighbours: the driver does all the work (`malloc` and `free`); what the
 //! emulated one makes of it is modelled, and `concertina-emulator` says how: requests of 1 MiB or more take whole
 //! granules, smaller ones share granules in steps of 256 bytes. No driver documents what it does.
 
 use concertina_trace::target::{ReplayTarget, TargetError};
-use concertina_vmm::{Address, BaselineDriver};
+use concertina_vmm::{Address, Driver};
 
 /// No allocator between the program and the driver.
 ///
@@ -27,14 +27,14 @@ pub struct DirectBlock {
     bytes: u64,
 }
 
-impl<D: BaselineDriver> Direct<D> {
+impl<D: Driver> Direct<D> {
     /// Passes everything on to `driver`.
     pub const fn new(driver: D) -> Self {
         Self { driver, live_bytes: 0, peak_bytes: 0 }
     }
 }
 
-impl<D: BaselineDriver> ReplayTarget for Direct<D> {
+impl<D: Driver> ReplayTarget for Direct<D> {
     type Block = DirectBlock;
 
     fn allocate(&mut self, bytes: u64, _stream: u32) -> Result<DirectBlock, TargetError> {

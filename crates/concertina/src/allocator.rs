@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use concertina_heap::{FreeError, HeapCell, Heaps, Request, Stats, Trimmed};
-use concertina_vmm::{CrossStream, Device, Driver};
+use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
 
 use crate::allocation::{Allocation, RawAllocation};
 use crate::config::Config;
@@ -24,6 +24,30 @@ pub(crate) struct Shared<D: Driver> {
     pub(crate) instance: u64,
     name: String,
     pub(crate) heaps: Heaps<D>,
+}
+
+/// The device with segments as configured, or as it can.
+fn device<D: Driver>(driver: D, config: &Config) -> Result<Arc<Device<D>>, Error> {
+    let properties = config.properties.clone();
+    let missing = || match driver.granularity(&properties) {
+        Err(error) => error.detail.into_owned(),
+        Ok(_) => "the driver says so".to_owned(),
+    };
+    let there = driver.capabilities().virtual_memory;
+    Ok(match config.segments {
+        Some(SegmentKind::Reserved) if !there => {
+            return Err(Error::NeedsVirtualMemory { what: "a reserved segment", why: missing() });
+        }
+        Some(SegmentKind::Malloc) => Device::with_mallocs(driver, properties)?,
+        None if !there => {
+            tracing::warn!(
+                reason = missing(),
+                "no virtual memory: the allocator uses malloc segments, which fragment"
+            );
+            Device::with_mallocs(driver, properties)?
+        }
+        _ => Device::new(driver, properties)?,
+    })
 }
 
 impl<D: Driver> Shared<D> {
@@ -88,9 +112,10 @@ impl<D: Driver> Allocator<D> {
     /// An allocator on this device. Takes no memory yet.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting that can't be on this device; [`Error::Driver`] if it has no virtual memory.
+    /// [`Error::Config`] for a setting that can't be on this device; [`Error::NeedsVirtualMemory`] if reserved segments were
+    /// asked for and it has no virtual memory. Without that wish it then works on malloc segments, and the log warns.
     pub fn new(driver: D, config: Config) -> Result<Self, Error> {
-        let device = Device::new(driver, config.properties.clone())?;
+        let device = device(driver, &config)?;
         config.check(device.granularity())?;
         let Config { name, settings, .. } = config;
         let heaps = Heaps::new(device, settings)?;
@@ -102,6 +127,11 @@ impl<D: Driver> Allocator<D> {
     /// The driver that it allocates from.
     pub fn driver(&self) -> &D {
         self.shared.heaps.device().driver()
+    }
+
+    /// Where its segments get their memory: [`SegmentKind::Malloc`] on a device without virtual memory.
+    pub fn segment_kind(&self) -> SegmentKind {
+        self.shared.heaps.device().segment_kind()
     }
 
     /// Bytes of a page and of a frame.
@@ -172,12 +202,14 @@ impl<D: Driver> Allocator<D> {
         Growable::new(self.core_of(stream)?, max_bytes)
     }
 
-    /// Gives back to the driver every free frame that no work may use any more. Does not wait.
+    /// Gives back to the driver every free frame that no work may use any more. Does not wait. Of malloc segments it gives
+    /// back those with no block in them, and the driver waits for the whole device at each (`cudaFree`).
     pub fn trim(&self) -> Trimmed {
         self.shared.heaps.trim()
     }
 
-    /// Gives back free frames until at most `bytes` are mapped, or none can go any more. Does not wait.
+    /// Gives back free frames until at most `bytes` are mapped, or none can go any more. Does not wait, but for malloc
+    /// segments: as [`Allocator::trim`].
     pub fn trim_to(&self, bytes: u64) -> Trimmed {
         self.shared.heaps.trim_to(bytes)
     }

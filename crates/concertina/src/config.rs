@@ -3,7 +3,7 @@
 //! Main types: [`Config`], [`ConfigBuilder`], [`ConfigError`]. Neighbours: `allocator` checks what depends on the device.
 
 use concertina_heap::{HostWait, Policy, Settings, StaleRule};
-use concertina_vmm::{CrossStream, FrameProperties};
+use concertina_vmm::{CrossStream, FrameProperties, SegmentKind};
 
 /// The settings of an allocator. [`Config::default`] is right for most programs: the policy `balanced`, frames that
 /// cross streams by device-side waits, no limit but the device's.
@@ -11,6 +11,7 @@ use concertina_vmm::{CrossStream, FrameProperties};
 pub struct Config {
     pub(crate) name: String,
     pub(crate) properties: FrameProperties,
+    pub(crate) segments: Option<SegmentKind>,
     pub(crate) settings: Settings,
 }
 
@@ -110,6 +111,14 @@ impl ConfigBuilder {
         self
     }
 
+    /// Where segments get their memory. If it is not set: reserved ones where the device has virtual memory, else malloc
+    /// segments, of which the log warns. Malloc segments fragment; ask for them on a device with virtual memory only to
+    /// compare, or for a library that takes none but memory of `cudaMalloc`.
+    pub fn segments(mut self, kind: SegmentKind) -> Self {
+        self.config.segments = Some(kind);
+        self
+    }
+
     /// When a frame is created in preference to a steal.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.config.settings.policy = policy;
@@ -141,7 +150,8 @@ impl ConfigBuilder {
     }
 
     /// Bytes of each reservation of addresses. If it is not set, the first of a heap is a small part of the device and
-    /// each further one twice the last. A request larger than this gets a reservation of its own size.
+    /// each further one twice the last. A request larger than this gets a reservation of its own size. Without effect on
+    /// malloc segments.
     pub fn reservation_bytes(mut self, bytes: u64) -> Self {
         self.config.settings.reservation_bytes = Some(bytes);
         self

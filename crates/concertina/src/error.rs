@@ -35,6 +35,14 @@ pub enum Error {
     /// The block is not live: freed twice, or not of this allocator.
     #[error(transparent)]
     NotLive(#[from] FreeError),
+    /// What was asked for stands on virtual memory, and the device has none, or malloc segments were configured.
+    #[error("{what} needs virtual memory, which this allocator does not have: {why}")]
+    NeedsVirtualMemory {
+        /// What was asked for.
+        what: &'static str,
+        /// Why there is none.
+        why: String,
+    },
     /// The stream is registered with another allocator: register it here, too.
     #[error("the stream is registered with another allocator: register it with this one, too")]
     ForeignStream,

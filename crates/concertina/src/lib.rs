@@ -30,7 +30,7 @@ pub use concertina_heap::{
     FreeError, HostWait, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed, Verdict,
 };
 pub use concertina_vmm::{
-    Address, BaselineDriver, CrossStream, Driver, DriverError, DriverErrorKind, FenceCounts, StreamId,
+    Address, CrossStream, Driver, DriverError, DriverErrorKind, FenceCounts, SegmentKind, StreamId,
     Unreturned,
 };
 

@@ -32,7 +32,7 @@ use std::thread;
 
 use std::sync::{Arc, Mutex};
 
-use concertina::{CrossStream, Policy, StaleRule};
+use concertina::{CrossStream, Policy, SegmentKind, StaleRule};
 use concertina_emulator::EventCompletion;
 use world::{Block, Dice, Home, PAGE, Settings, World};
 
@@ -229,6 +229,7 @@ fn eager_to_steal(frames: u64) -> Settings {
         cross_stream: CrossStream::DeviceWait,
         policy: Policy::Lean,
         stale: StaleRule::Keep,
+        segments: SegmentKind::Reserved,
     }
 }
 
@@ -318,6 +319,51 @@ fn a_limit_is_reached_from_two_threads() {
     });
 }
 
+/// Without virtual memory: segments go from heap to heap, to the driver and back, while a third thread trims.
+#[test]
+fn malloc_segments_move_between_threads() {
+    explore(|dice| {
+        let limit_frames = (dice.below(2) == 0).then_some(13);
+        let settings = Settings { segments: SegmentKind::Malloc, ..Settings::by_dice(16, dice) };
+        let world = World::new(Settings { limit_frames, ..settings });
+        let homes = vec![world.home(), world.home()];
+        let churn = || Churn { operations: 7, most_pages: 6 };
+        let trimmer = Arc::clone(&world);
+        let trim: Program = Box::new(move || {
+            for pages in [8, 0] {
+                assert_eq!(trimmer.allocator.trim_to(pages * PAGE).failed, None);
+                trimmer.allocator.stats();
+            }
+        });
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            trim,
+            churn().program(&world, &homes[1], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// The same when the stream that had a segment retires while another one wants it.
+#[test]
+fn the_malloc_segments_of_a_retired_stream_are_taken() {
+    explore(|dice| {
+        let settings = Settings { segments: SegmentKind::Malloc, ..Settings::by_dice(16, dice) };
+        let world = World::new(settings);
+        let mut homes = vec![world.home(), world.home()];
+        let leaving = homes.remove(0);
+        let last = blocks(&world, &leaving, 2, 1 + dice.below(3));
+        let small = world.allocate(&leaving, PAGE / 8);
+        last.iter().for_each(|block| world.work_elsewhere(block, &leaving, &homes[0]));
+        side_by_side(vec![
+            drop_one_by_one(last.into_iter().chain(small).collect()),
+            Churn { operations: 6, most_pages: 6 }.program(&world, &homes[0], &homes[0], dice),
+            Box::new(move || drop(leaving)),
+        ]);
+        world.finish(homes);
+    });
+}
+
 /// The same for longer, on threads of the system only: what thousands of operations pile up.
 #[cfg(not(shuttle))]
 #[test]
@@ -325,7 +371,8 @@ fn four_threads_for_long() {
     for number in 0..8 {
         let dice = &mut Dice::new(SEED + 1_000 + number);
         let limit_frames = (number % 2 == 0).then_some(20);
-        let world = World::new(Settings { limit_frames, ..Settings::by_dice(24, dice) });
+        let segments = if number % 4 < 2 { SegmentKind::Reserved } else { SegmentKind::Malloc };
+        let world = World::new(Settings { limit_frames, segments, ..Settings::by_dice(24, dice) });
         let homes: Vec<Home> = (0..3).map(|_| world.home()).collect();
         let churn = || Churn { operations: 5_000, most_pages: 6 };
         let trimmer = Arc::clone(&world);

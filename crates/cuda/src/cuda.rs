@@ -20,11 +20,12 @@ use crate::{allocation, exit, functions, library, touch, trial};
 /// Whether a driver without virtual memory is of any use to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VirtualMemory {
-    /// Without it, no driver is made: [`OpenError::NoVirtualMemory`].
+    /// Without it, a driver is made whose [`Capabilities`] say so; malloc, free, streams and events work, and an allocator on
+    /// it uses malloc segments. [`Probe::virtual_memory`] has the reason.
     #[default]
-    Required,
-    /// Without it, a driver is made whose [`Capabilities`] say so; malloc, free, streams and events work.
     Optional,
+    /// Without it, no driver is made: [`OpenError::NoVirtualMemory`].
+    Required,
 }
 
 /// What may be said when a driver is made.
@@ -84,7 +85,7 @@ impl Cuda {
     /// memory for a moment, and gives it back.
     ///
     /// # Errors
-    /// [`OpenError`]: among others, the device has no virtual memory, or its driver is too old.
+    /// [`OpenError`]: among others, the driver is too old.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, OpenError> {
         Self::with_options(context, &CudaOptions::default())
     }
@@ -167,6 +168,12 @@ impl Cuda {
         });
         match tried {
             Ok(spans) => probe.unmap_spans_mappings = spans,
+            // Nothing is known then: a full device may well have virtual memory.
+            Err(Missing::Trial { error, .. })
+                if matches!(error.kind, DriverErrorKind::OutOfMemory | DriverErrorKind::Lost) =>
+            {
+                return Err(error);
+            }
             Err(missing) => probe.virtual_memory = Support::Missing(missing),
         }
         Ok(Self::knowing(context, probe))

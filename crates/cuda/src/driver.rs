@@ -1,6 +1,6 @@
 //! The driver calls, one function a call.
 //!
-//! Main types: none of its own; [`Cuda`] is a [`Driver`] and a [`BaselineDriver`]. Neighbours: `context` makes each call;
+//! Main types: none of its own; [`Cuda`] is a [`Driver`]. Neighbours: `context` makes each call;
 //! `allocation` fills the driver's structures in.
 //!
 //! The driver checks addresses, sizes and handles itself, and refuses what breaks its rules. Checked here is only what it
@@ -8,8 +8,8 @@
 //! an event or a stream of another context.
 
 use concertina_vmm::{
-    Accessor, Address, BaselineDriver, Call, Capabilities, CaptureStatus, Driver, DriverError,
-    DriverErrorKind, FrameProperties, MemoryInfo, Returned,
+    Accessor, Address, Call, Capabilities, CaptureStatus, Driver, DriverError, DriverErrorKind,
+    FrameProperties, MemoryInfo, Returned,
 };
 use cudarc::driver::CudaContext;
 
@@ -74,8 +74,8 @@ impl Driver for Cuda {
     }
 
     fn granularity(&self, properties: &FrameProperties) -> Result<u64, DriverError> {
-        self.needs_virtual_memory(Call::Create)?;
         self.check_device(Call::Create, properties)?;
+        self.needs_virtual_memory(Call::Create)?;
         self.page_bytes()
     }
 
@@ -253,9 +253,7 @@ impl Driver for Cuda {
             other => Err(invalid(Call::CaptureStatus, format!("status {other}, which no version knows"))),
         }
     }
-}
 
-impl BaselineDriver for Cuda {
     fn malloc(&self, bytes: u64) -> Result<Address, DriverError> {
         let size = size(Call::Malloc, bytes)?;
         let mut address = 0;

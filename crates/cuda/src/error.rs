@@ -23,7 +23,7 @@ pub enum OpenError {
         /// The driver's code and words.
         reason: String,
     },
-    /// The device works, but without what Concertina stands on.
+    /// The device works, but without the virtual memory that the options require.
     #[error("device {ordinal} has no virtual memory management: {missing}")]
     NoVirtualMemory {
         /// The device.

@@ -11,7 +11,7 @@
 //! # }
 //! ```
 //!
-//! [`Cuda`] is a [`Driver`](concertina_vmm::Driver) and a [`BaselineDriver`](concertina_vmm::BaselineDriver). What it
+//! [`Cuda`] is a [`Driver`](concertina_vmm::Driver). What it
 //! finds out about the device, and why something is missing, is in its [`Probe`].
 //!
 //! This crate holds all `unsafe` of the library. Every call of the driver goes through one function

@@ -9,7 +9,7 @@
 mod area;
 mod kernel;
 
-use concertina_vmm::{Address, BaselineDriver as _, Call, DriverError, DriverErrorKind};
+use concertina_vmm::{Address, Call, Driver as _, DriverError, DriverErrorKind};
 use cudarc::driver::sys;
 
 pub use area::Area;

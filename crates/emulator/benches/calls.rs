@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use concertina_emulator::{EmulatedHandle, EmulatedStream, Emulator, EmulatorConfig, EventCompletion};
-use concertina_vmm::{Accessor, Address, BaselineDriver, Driver, FrameProperties};
+use concertina_vmm::{Accessor, Address, Driver, FrameProperties};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const PAGE: u64 = 2 << 20;

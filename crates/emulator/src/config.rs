@@ -61,6 +61,8 @@ pub struct EmulatorConfig {
     pub event_completion: EventCompletion,
     /// What each call costs on the virtual clock.
     pub cost_table: CostTable,
+    /// Whether there is virtual memory. Without it, its calls and the question for a granularity are not supported.
+    pub virtual_memory: bool,
     /// Whether one unmap may cover several adjacent whole mappings. True on CUDA by practice, not on HIP.
     pub unmap_spans_mappings: bool,
     /// Ordinal of the device.
@@ -77,6 +79,7 @@ impl Default for EmulatorConfig {
             max_mappings: None,
             event_completion: EventCompletion::AtOnce,
             cost_table: CostTable::h100(),
+            virtual_memory: true,
             unmap_spans_mappings: true,
             device: 0,
         }

@@ -59,6 +59,8 @@ impl Device {
         let refused = if self.lost {
             self.counts.calls_after_lost += 1;
             DriverError::new(DriverErrorKind::Lost, call, "the device was lost before")
+        } else if let Err(unsupported) = self.check_supported(call) {
+            unsupported
         } else if let Some(kind) = self.faults.strike(call) {
             self.lost = kind == DriverErrorKind::Lost;
             DriverError::new(kind, call, "told to fail")
@@ -77,6 +79,15 @@ impl Device {
         };
         self.counts.failed[call as usize] += 1;
         Err(refused)
+    }
+
+    fn check_supported(&self, call: Call) -> Result<(), DriverError> {
+        let of_mallocs = matches!(call, Call::Malloc | Call::Free) || !call.is_memory_call();
+        if self.config.virtual_memory || of_mallocs {
+            return Ok(());
+        }
+        let why = "the emulated device was made without virtual memory";
+        Err(DriverError::new(DriverErrorKind::NotSupported, call, why))
     }
 
     fn log_broken(&mut self, rule: Rule, call: Call, detail: String) -> DriverError {
@@ -120,7 +131,7 @@ impl Device {
     pub(crate) fn granularity(&mut self, properties: &FrameProperties) -> Result<u64, DriverError> {
         match self.check_device(properties.device) {
             Err(Refusal::Broken(rule, detail)) => Err(self.log_broken(rule, Call::Create, detail)),
-            _ => Ok(self.config.granularity_bytes),
+            _ => self.check_supported(Call::Create).map(|()| self.config.granularity_bytes),
         }
     }
 

@@ -1,13 +1,13 @@
 //! The driver calls: whose handles, events and streams they are, and then on to the device.
 //!
-//! Main types: none of its own; `Emulator` is a [`Driver`] and a [`BaselineDriver`]. Neighbours: `device` checks,
+//! Main types: none of its own; `Emulator` is a [`Driver`]. Neighbours: `device` checks,
 //! changes and charges.
 
 use std::sync::Arc;
 
 use concertina_vmm::{
-    Accessor, Address, BaselineDriver, Call, Capabilities, CaptureStatus, Driver, DriverError,
-    FrameProperties, MemoryInfo, Returned,
+    Accessor, Address, Call, Capabilities, CaptureStatus, Driver, DriverError, FrameProperties, MemoryInfo,
+    Returned,
 };
 
 use crate::device::{Device, Done};
@@ -136,9 +136,7 @@ impl Driver for Emulator {
             device.capture_status(stream.index)
         })
     }
-}
 
-impl BaselineDriver for Emulator {
     fn malloc(&self, bytes: u64) -> Result<Address, DriverError> {
         self.call(Call::Malloc, |device| device.malloc(bytes)).map(Address::new)
     }

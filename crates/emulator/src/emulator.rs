@@ -92,7 +92,7 @@ impl Emulator {
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
         config.check()?;
         let capabilities = Capabilities {
-            virtual_memory: true,
+            virtual_memory: config.virtual_memory,
             unmap_spans_mappings: config.unmap_spans_mappings,
             max_mappings: config.max_mappings,
         };

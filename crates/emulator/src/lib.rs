@@ -1,7 +1,6 @@
 //! A CUDA device's memory on the host: no GPU, only the bookkeeping, done exactly.
 //!
-//! [`Emulator`] implements [`Driver`](concertina_vmm::Driver) and
-//! [`BaselineDriver`](concertina_vmm::BaselineDriver). It has a finite capacity and a settable granularity, refuses
+//! [`Emulator`] implements [`Driver`](concertina_vmm::Driver). It has a finite capacity and a settable granularity, refuses
 //! every call that breaks a rule of the driver and names the [`Rule`], charges each call to a virtual clock from a
 //! [`CostTable`], counts calls, and fails on command ([`Fault`]). It is deterministic: the same calls give the same
 //! addresses, counts and times. What is modelled, what is a guess and where the numbers come from is told in

@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `src/cost.rs`, `src/cost_file.rs`.
 
 use concertina_emulator::{CallCost, CostFileError, CostTable, Emulator, EmulatorConfig};
-use concertina_vmm::{Accessor, BaselineDriver, Call, Driver, FrameProperties};
+use concertina_vmm::{Accessor, Call, Driver, FrameProperties};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

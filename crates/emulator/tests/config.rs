@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `src/config.rs`.
 
 use concertina_emulator::{ConfigError, Emulator, EmulatorConfig, EventCompletion};
-use concertina_vmm::{Driver, FrameProperties};
+use concertina_vmm::{Address, Driver, DriverErrorKind, FrameProperties};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,6 +21,31 @@ fn the_default_is_an_h100() {
     assert!(emulator.capabilities().unmap_spans_mappings);
     assert_eq!(EmulatorConfig::default().event_completion, EventCompletion::AtOnce);
     assert_eq!(EmulatorConfig::default().cost_table.name, "h100");
+}
+
+#[test]
+fn a_device_may_have_no_virtual_memory() {
+    let emulator =
+        Emulator::new(EmulatorConfig { virtual_memory: false, ..EmulatorConfig::default() }).unwrap();
+    assert!(!emulator.capabilities().virtual_memory);
+    let properties = FrameProperties::default();
+    let refused = [
+        emulator.granularity(&properties).unwrap_err(),
+        emulator.reserve(2 * MIB, 0).unwrap_err(),
+        emulator.create(2 * MIB, &properties).unwrap_err(),
+        emulator.unmap(Address::new(2 * MIB), 2 * MIB).unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.kind, DriverErrorKind::NotSupported, "{error}");
+    }
+    // No rule was broken: the program may ask. Mallocs and events work.
+    assert_eq!(emulator.broken_rules(), Vec::new());
+    let address = emulator.malloc(MIB).unwrap();
+    let event = emulator.event_create().unwrap();
+    emulator.event_record(&event, &emulator.stream()).unwrap();
+    emulator.free(address).unwrap();
+    drop(event);
+    assert!(emulator.is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `src/timeline.rs`.
 
 use concertina_emulator::{EmulatedEvent, EmulatedStream, Emulator, EmulatorConfig, EventCompletion};
-use concertina_vmm::{BaselineDriver, Driver};
+use concertina_vmm::Driver;
 
 fn device(completion: EventCompletion) -> Emulator {
     Emulator::new(EmulatorConfig::default().with_event_completion(completion)).unwrap()

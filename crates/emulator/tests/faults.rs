@@ -3,9 +3,7 @@
 //! Main types: none. Neighbours: `src/fault.rs`.
 
 use concertina_emulator::{CallFilter, EmulatedHandle, Emulator, EmulatorConfig, EventCompletion, Fault};
-use concertina_vmm::{
-    Accessor, Address, BaselineDriver, Call, Driver, DriverError, DriverErrorKind, FrameProperties,
-};
+use concertina_vmm::{Accessor, Address, Call, Driver, DriverError, DriverErrorKind, FrameProperties};
 
 const PAGE: u64 = 2 << 20;
 const PROPERTIES: FrameProperties = FrameProperties { device: 0 };

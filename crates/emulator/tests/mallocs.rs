@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use concertina_emulator::{Emulator, EmulatorConfig};
-use concertina_vmm::{Address, BaselineDriver, Driver, FrameProperties};
+use concertina_vmm::{Address, Driver, FrameProperties};
 use proptest::prelude::*;
 
 const KIB: u64 = 1 << 10;

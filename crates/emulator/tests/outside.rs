@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `src/emulator.rs`, `src/config.rs`; `concertina-libcuda` is such a library.
 
 use concertina_emulator::{AddressLayout, ConfigError, Emulator, EmulatorConfig, Rule};
-use concertina_vmm::{Accessor, Address, BaselineDriver, Driver, FrameProperties};
+use concertina_vmm::{Accessor, Address, Driver, FrameProperties};
 
 const PAGE: u64 = 2 << 20;
 const LAYOUT: AddressLayout = AddressLayout { mallocs: 1 << 40, reservations: 1 << 41 };

@@ -8,8 +8,7 @@ use std::fmt::Debug;
 
 use concertina_emulator::{EmulatedHandle, Emulator, EmulatorConfig, EventCompletion, Rule};
 use concertina_vmm::{
-    Accessor, Address, BaselineDriver, CaptureStatus, Driver, DriverError, DriverErrorKind, FrameProperties,
-    Returned,
+    Accessor, Address, CaptureStatus, Driver, DriverError, DriverErrorKind, FrameProperties, Returned,
 };
 
 const PAGE: u64 = 2 << 20;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use concertina_vmm::{Access, Driver, FrameId, Holder, Place};
+use concertina_vmm::{Access, Driver, FrameId, Holder, Place, SegmentKind};
 
 use crate::block::{BlockState, NONE};
 use crate::heap::Heap;
@@ -62,6 +62,11 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
             end = block.end();
             before = Some(*block_number);
         }
+        if heap.segment_kind() == SegmentKind::Malloc
+            && arena.extent != arena.segment.pages() * heap.steps_per_page()
+        {
+            broken.push(format!("arena {number}: a malloc segment, and blocks only up to {}", arena.extent));
+        }
         if end != arena.extent || before.unwrap_or(NONE) != arena.last {
             broken.push(format!("arena {number}: extent {} but blocks end at {end}", arena.extent));
         }
@@ -78,6 +83,14 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
         broken.push(format!("{used_steps} steps used but {} counted", heap.used_steps()));
     }
     broken
+}
+
+/// Bytes of a heap's malloc segments; 0 where there is virtual memory.
+fn malloc_bytes<D: Driver>(heap: &Heap<D>) -> u64 {
+    if heap.segment_kind() == SegmentKind::Reserved {
+        return 0;
+    }
+    heap.arenas.iter().map(|arena| arena.segment.bytes()).sum()
 }
 
 /// Checks all heaps of an allocator, and their frames against the store's book.
@@ -138,10 +151,14 @@ pub(crate) fn heaps<D: Driver>(heaps: &Heaps<D>) -> Vec<String> {
     if mapped_pages != heaps.device.mappings() {
         broken.push(format!("{mapped_pages} pages mapped but {} counted", heaps.device.mappings()));
     }
+    let in_heaps = heaps.cells().iter().map(|cell| malloc_bytes(&cell.lock())).sum::<u64>();
+    let apart = [heaps.store.spare_mallocs(|_| true), heaps.store.unfreed_mallocs()];
+    let mallocs = in_heaps + apart.iter().flatten().sum::<u64>();
     let frames = held.len() + heaps.store.free_frames() + heaps.store.unreleased_frames();
-    let bytes = frames as u64 * heaps.store.frame_bytes();
+    let bytes = frames as u64 * heaps.store.frame_bytes() + mallocs;
     if bytes != heaps.store.mapped_bytes() {
-        broken.push(format!("{bytes} bytes in frames but {} counted", heaps.store.mapped_bytes()));
+        broken
+            .push(format!("{bytes} bytes in frames and mallocs but {} counted", heaps.store.mapped_bytes()));
     }
     broken
 }

@@ -144,6 +144,15 @@ impl BlockTable {
         self.vacant.push(next);
     }
 
+    /// Takes out a block that is alone in its arena; its number becomes vacant.
+    pub fn remove(&mut self, number: u32) {
+        let gone = &mut self.blocks[number as usize];
+        debug_assert!(gone.prev == NONE && gone.next == NONE, "block {number} has neighbours");
+        gone.state = BlockState::Vacant;
+        gone.generation = gone.generation.wrapping_add(1);
+        self.vacant.push(number);
+    }
+
     /// All blocks that are not vacant, by number.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
         (0..).zip(&self.blocks).filter(|(_, block)| block.state != BlockState::Vacant)

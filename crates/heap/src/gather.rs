@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use concertina_vmm::sync::{MutexGuard, Ordering};
 use concertina_vmm::{
-    Access, CreateError, CrossStream, Driver, DriverError, Frame, FrameId, PageRange, Place, ReleaseError,
-    Segment, StreamId, Use, Uses,
+    Access, CreateError, Driver, DriverError, Frame, FrameId, PageRange, Place, ReleaseError, Segment,
+    StreamId, Use, Uses,
 };
 
 use crate::heap::Heap;
@@ -237,26 +237,17 @@ impl<D: Driver> Heaps<D> {
         for other in &same_stream {
             self.steal_from(other, claim, |_| true);
         }
-        let rules: Vec<CrossStream> = self
-            .fences
-            .with_order(waiter, |order| others.iter().map(|other| order.rule(other.key().stream)).collect());
-        let others: Vec<_> =
-            others.iter().zip(rules).filter(|(_, rule)| *rule != CrossStream::Never).collect();
-        for (other, rule) in &others {
+        for other in &others {
             if claim.missing() == 0 {
                 return;
             }
-            if *rule == CrossStream::Completed {
-                // Nothing is waited for, so an event must be there to be seen done.
-                self.see(other.clock().now());
-            } else if let Err(error) = self.fences.poll(other.key().stream) {
-                tracing::warn!(%error, "could not look at a fence");
-            }
-            self.steal_from(other, claim, |use_| self.fences.is_ordered(waiter, use_));
+            self.look_at_streams(waiter, core::slice::from_ref(other));
+            let ordered = |use_| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
+            self.steal_from(other, claim, ordered);
         }
         self.take_from_store(claim, |frame| self.may_serve(waiter, frame));
-        for (other, _) in others.iter().filter(|(_, rule)| *rule == CrossStream::DeviceWait) {
-            self.steal_from(other, claim, |_| true);
+        for other in &others {
+            self.steal_from(other, claim, |use_| self.may_take(waiter, use_));
         }
     }
 

@@ -7,13 +7,16 @@
 mod figures;
 mod frames;
 mod growth;
+mod mallocs;
 mod pending;
 
 use core::fmt;
 use std::collections::{HashMap, VecDeque};
 
 use concertina_vmm::sync::Arc;
-use concertina_vmm::{Address, Driver, FrameStore, PageRange, Segment, StreamClock, StreamId, Use, Uses};
+use concertina_vmm::{
+    Address, Driver, FrameStore, PageRange, Segment, SegmentKind, StreamClock, StreamId, Use, Uses,
+};
 
 use self::pending::PendingBlock;
 use crate::bins::{BIN_STEPS, Bins};
@@ -132,6 +135,11 @@ impl<D: Driver> Heap<D> {
     /// Its key.
     pub fn key(&self) -> HeapKey {
         self.key
+    }
+
+    /// Where its segments get their memory.
+    pub(crate) fn segment_kind(&self) -> SegmentKind {
+        self.store.device().segment_kind()
     }
 
     pub(crate) fn steps_per_page(&self) -> u32 {

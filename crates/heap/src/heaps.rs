@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
 use concertina_vmm::{
     CrossStream, Device, Driver, DriverError, FenceCounts, Fences, Frame, FrameStore, ReleaseError,
-    SegmentId, StreamClock, StreamId, Unreturned, Use,
+    SegmentId, SegmentKind, StreamClock, StreamId, Unreturned, Use,
 };
 
 use crate::error::FreeError;
@@ -70,11 +70,11 @@ pub struct Stats {
     pub pending_bytes: u64,
     /// In bins.
     pub binned_bytes: u64,
-    /// Frames not yet given back to the driver.
+    /// Frames, or malloc segments, not yet given back to the driver.
     pub mapped_bytes: u64,
     /// Most of them at once.
     pub mapped_peak_bytes: u64,
-    /// Free frames, in pages and in the store.
+    /// Free frames, in pages and in the store; of malloc segments, pages without live bytes.
     pub free_bytes: u64,
     /// Free bytes in partly used pages.
     pub stranded_bytes: u64,
@@ -92,6 +92,12 @@ pub struct Stats {
     pub replaced_pages: u64,
     /// Frames created.
     pub created_frames: u64,
+    /// Malloc segments made. 0 where there is virtual memory.
+    pub mallocs: u64,
+    /// Malloc segments given back; each waited for the whole device.
+    pub frees: u64,
+    /// Malloc segments handed over from one heap to another.
+    pub moved_segments: u64,
     /// What the fences asked of the driver.
     pub fences: FenceCounts,
 }
@@ -102,6 +108,7 @@ pub(crate) struct Counters {
     pub(crate) revived: AtomicU64,
     pub(crate) replaced: AtomicU64,
     pub(crate) created: AtomicU64,
+    pub(crate) moved: AtomicU64,
     pub(crate) address: AtomicU64,
     pub(crate) address_peak: AtomicU64,
 }
@@ -382,6 +389,12 @@ impl<D: Driver> Heaps<D> {
         let mut frames = Vec::new();
         heap.take_idle(usize::MAX, |_| true, &mut frames);
         self.store.put(frames);
+        if self.device.segment_kind() == SegmentKind::Malloc {
+            let empty: Vec<u32> = heap.empty_mallocs().map(|empty| empty.arena).collect();
+            for malloc in empty.into_iter().filter_map(|arena| self.take_malloc(&mut heap, arena)) {
+                self.store.put_malloc(malloc);
+            }
+        }
         if !heap.is_unused() || heap.unmap_all_done(|use_| self.fences.is_done(use_)).is_err() {
             return false;
         }
@@ -473,6 +486,9 @@ impl<D: Driver> Heaps<D> {
             revived_pages: count(&counters.revived),
             replaced_pages: count(&counters.replaced),
             created_frames: count(&counters.created),
+            mallocs: self.store.malloc_counts().mallocs,
+            frees: self.store.malloc_counts().frees,
+            moved_segments: count(&counters.moved),
             fences: self.fences.counts(),
             ..Stats::default()
         };
@@ -482,8 +498,12 @@ impl<D: Driver> Heaps<D> {
             stats.binned_bytes += heap.binned_bytes();
             stats.stranded_bytes += heap.stranded_bytes();
             stats.live_blocks += heap.live_blocks();
-            stats.free_bytes += heap.takeable_frames(|_| true) * self.store.frame_bytes();
+            stats.free_bytes += match self.device.segment_kind() {
+                SegmentKind::Reserved => heap.takeable_frames(|_| true) * self.store.frame_bytes(),
+                SegmentKind::Malloc => heap.idle_malloc_bytes(),
+            };
         }
+        stats.free_bytes += self.store.spare_mallocs(|_| true).iter().sum::<u64>();
         stats
     }
 
@@ -519,8 +539,11 @@ impl<D: Driver> Heaps<D> {
             }
         }
         for cell in &cells {
-            for arena in std::mem::take(&mut cell.lock().arenas) {
+            for mut arena in std::mem::take(&mut cell.lock().arenas) {
                 let id = arena.segment.id();
+                if let Some(malloc) = arena.segment.take_malloc() {
+                    self.store.put_malloc(malloc);
+                }
                 drop(arena);
                 self.store.forget_mappings(id);
             }
@@ -530,6 +553,11 @@ impl<D: Driver> Heaps<D> {
         for frame in frames {
             if let Err(ReleaseError::Driver(error)) = self.store.release(frame) {
                 tracing::warn!(%error, "could not release a frame");
+            }
+        }
+        while let Some(malloc) = self.store.take_malloc(|_| true) {
+            if let Err(error) = self.store.free(malloc) {
+                tracing::warn!(%error, "could not give a malloc segment back");
             }
         }
         self.store.retry();
@@ -543,6 +571,9 @@ impl<D: Driver> Heaps<D> {
         let frames = self.store.unreleased_frames() as u64;
         unreturned.frames += frames;
         unreturned.frame_bytes += frames * self.store.frame_bytes();
+        let mallocs = self.store.unfreed_mallocs();
+        unreturned.mallocs += mallocs.len() as u64;
+        unreturned.malloc_bytes += mallocs.iter().sum::<u64>();
         unreturned
     }
 
@@ -554,12 +585,23 @@ impl<D: Driver> Heaps<D> {
         let mut leaked = frames.len() as u64;
         std::mem::forget(frames);
         for cell in self.cells() {
-            for arena in std::mem::take(&mut cell.lock().arenas) {
+            for mut arena in std::mem::take(&mut cell.lock().arenas) {
+                if let Some(malloc) = arena.segment.take_malloc() {
+                    self.store.put_malloc(malloc);
+                }
+                if self.device.segment_kind() == SegmentKind::Malloc {
+                    continue;
+                }
                 leaked += u64::from(arena.segment.held_pages());
                 unreturned.mappings += u64::from(arena.segment.mapped_pages());
                 unreturned.reservations += 1;
                 std::mem::forget(arena);
             }
+        }
+        while let Some(malloc) = self.store.take_malloc(|_| true) {
+            unreturned.mallocs += 1;
+            unreturned.malloc_bytes += malloc.bytes();
+            std::mem::forget(malloc);
         }
         unreturned.frames += leaked;
         unreturned.frame_bytes += leaked * self.store.frame_bytes();

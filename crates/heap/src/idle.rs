@@ -46,6 +46,18 @@ impl ArenaIdle {
         }
     }
 
+    /// All of so many pages are idle since `tick`: what there was before has gone.
+    pub(crate) fn restart(&mut self, pages: u32, tick: u64) {
+        *self = Self::default();
+        self.grow_to(pages);
+        self.ticks.fill(tick);
+    }
+
+    /// The latest tick at which one of the pages became idle.
+    pub(crate) fn last_tick(&self) -> u64 {
+        self.ticks.iter().copied().max().unwrap_or_default()
+    }
+
     /// Whether the page has no live bytes.
     pub(crate) fn is_idle(&self, page: u32) -> bool {
         self.idle.get(page as usize).is_none_or(|bit| *bit)
@@ -99,6 +111,11 @@ impl IdlePages {
         state.stamps[pages.indices()].fill(self.stamp);
         state.ticks[pages.indices()].fill(tick);
         self.runs.push_back(Run { stamp: self.stamp, arena, pages });
+    }
+
+    /// The pages of an arena have gone.
+    pub(crate) fn forget(&mut self, arena: u32) {
+        self.runs.retain(|run| run.arena != arena);
     }
 
     /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages`, which is

@@ -16,7 +16,9 @@
 //! the claimed block becomes a hole again and the frames go to the store, from where stale pages can be revived.
 
 use concertina_vmm::sync::{Arc, MutexGuard};
-use concertina_vmm::{CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, Uses};
+use concertina_vmm::{
+    CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, SegmentKind, Uses,
+};
 
 use crate::error::AllocateError;
 use crate::gather::Shortage;
@@ -71,14 +73,21 @@ impl<D: Driver> Heaps<D> {
         let hit = cell.lock().hit(request);
         let granted = match hit {
             Some(granted) => granted,
-            None => self.search(cell, request, |search| self.attempt(cell, request, search))?,
+            None => self.allocate_slowly(cell, request)?,
         };
         self.note_live(request.bytes);
         Ok(granted)
     }
 
-    /// Tries until the request is served, or nothing is left to try.
     #[cold]
+    fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
+        match self.device.segment_kind() {
+            SegmentKind::Malloc => self.allocate_by_malloc(cell, request),
+            SegmentKind::Reserved => self.search(cell, request, |search| self.attempt(cell, request, search)),
+        }
+    }
+
+    /// Tries until the request is served, or nothing is left to try.
     pub(crate) fn search(
         &self,
         cell: &Arc<HeapCell<D>>,
@@ -283,7 +292,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Makes the host wait for some work whose end may serve the request, if that is allowed and there is any: for the
     /// stream's own first, and for no more than one event. Returns whether it waited.
-    fn wait_for_work(&self, cell: &HeapCell<D>, shortage: Shortage) -> Result<bool, DriverError> {
+    pub(crate) fn wait_for_work(&self, cell: &HeapCell<D>, shortage: Shortage) -> Result<bool, DriverError> {
         if self.settings.host_wait == HostWait::Never {
             return Ok(false);
         }
@@ -446,7 +455,7 @@ impl<D: Driver> Heaps<D> {
             report.pinned_bytes += heap.pinned_frames() * frame_bytes;
         }
         report.free_bytes = report.free_frames * frame_bytes;
-        report.verdict = verdict(&report, shortage, frames * frame_bytes);
+        report.verdict = report.verdict(shortage, frames * frame_bytes);
         report
     }
 
@@ -509,27 +518,4 @@ pub(crate) fn largest_that_fits(least: u64, mut above: u64, fits: impl Fn(u64) -
         }
     }
     known
-}
-
-fn verdict(report: &OutOfMemory, shortage: Shortage, to_be_had: u64) -> Verdict {
-    if shortage == Shortage::Tables {
-        return Verdict::AddressSpace;
-    }
-    let missing = report.asked_bytes.saturating_sub(to_be_had);
-    if report.withheld_bytes >= missing && report.withheld_bytes > 0 {
-        return Verdict::HeldByOtherStreams;
-    }
-    if report.pending_bytes >= missing && report.pending_bytes > 0 {
-        return Verdict::HeldByPendingStreams;
-    }
-    let over_limit = shortage == Shortage::Limit;
-    let enough_on_device =
-        report.device_free_bytes.is_none_or(|free| report.free_bytes + free >= report.asked_bytes);
-    if over_limit && enough_on_device {
-        return Verdict::OverLimit;
-    }
-    if report.stranded_bytes >= missing {
-        return Verdict::StrandedInPartlyUsedPages;
-    }
-    if over_limit { Verdict::OverLimit } else { Verdict::NotEnoughMemory }
 }

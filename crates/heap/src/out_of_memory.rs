@@ -4,6 +4,8 @@
 
 use core::fmt;
 
+use crate::gather::Shortage;
+
 /// What stands between the request and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
@@ -19,6 +21,9 @@ pub enum Verdict {
     StrandedInPartlyUsedPages,
     /// The driver has no room for more addresses or mappings.
     AddressSpace,
+    /// Free pages would make up for it, but they lie in several malloc segments, or beside live blocks: without virtual
+    /// memory they can't be put together.
+    FragmentedWithoutVirtualMemory,
 }
 
 impl Verdict {
@@ -31,6 +36,7 @@ impl Verdict {
             Self::HeldByOtherStreams => "held by other streams",
             Self::StrandedInPartlyUsedPages => "stranded in partly used pages",
             Self::AddressSpace => "no addresses or mappings left",
+            Self::FragmentedWithoutVirtualMemory => "fragmented, and without virtual memory",
         }
     }
 
@@ -47,6 +53,9 @@ impl Verdict {
                 "free the small blocks that live long, or allocate them before the large ones"
             }
             Self::AddressSpace => "trim, or use fewer streams",
+            Self::FragmentedWithoutVirtualMemory => {
+                "free the blocks that live long, allocate them first, or use a device with virtual memory"
+            }
         }
     }
 }
@@ -70,7 +79,7 @@ pub struct OutOfMemory {
     pub pending_bytes: u64,
     /// Bytes of all frames that the allocator has.
     pub mapped_bytes: u64,
-    /// Of those, frames that are free, whichever stream used them last.
+    /// Of those, frames that are free, whichever stream used them last; of malloc segments, pages without live bytes.
     pub free_frames: u64,
     /// Their bytes.
     pub free_bytes: u64,
@@ -89,6 +98,32 @@ pub struct OutOfMemory {
     pub device_free_bytes: Option<u64>,
     /// What stands between the request and its memory.
     pub verdict: Verdict,
+}
+
+impl OutOfMemory {
+    /// What stands between the request and its memory, when so many bytes are to be had.
+    pub(crate) fn verdict(&self, shortage: Shortage, to_be_had: u64) -> Verdict {
+        if shortage == Shortage::Tables {
+            return Verdict::AddressSpace;
+        }
+        let missing = self.asked_bytes.saturating_sub(to_be_had);
+        if self.withheld_bytes >= missing && self.withheld_bytes > 0 {
+            return Verdict::HeldByOtherStreams;
+        }
+        if self.pending_bytes >= missing && self.pending_bytes > 0 {
+            return Verdict::HeldByPendingStreams;
+        }
+        let over_limit = shortage == Shortage::Limit;
+        let enough_on_device =
+            self.device_free_bytes.is_none_or(|free| self.free_bytes + free >= self.asked_bytes);
+        if over_limit && enough_on_device {
+            return Verdict::OverLimit;
+        }
+        if self.stranded_bytes >= missing {
+            return Verdict::StrandedInPartlyUsedPages;
+        }
+        if over_limit { Verdict::OverLimit } else { Verdict::NotEnoughMemory }
+    }
 }
 
 /// A number of bytes as people read it.

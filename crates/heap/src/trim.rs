@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId, Use};
+use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId, SegmentKind, Use};
 
 use crate::heaps::Heaps;
 
@@ -17,19 +17,21 @@ use crate::heaps::Heaps;
 pub struct Trimmed {
     /// Given back to the driver.
     pub released_bytes: u64,
-    /// Free and wanted, and mapped somewhere that work may still use: another trim, later, can give them back.
+    /// Free and wanted, and mapped somewhere that work may still use: another trim, later, can give them back. Of malloc
+    /// segments only those that are empty count: the others can't go.
     pub waiting_bytes: u64,
     /// The first driver call that failed, if one did; what it was about is kept and tried again by the next trim.
     pub failed: Option<DriverError>,
 }
 
 impl<D: Driver> Heaps<D> {
-    /// Gives back every frame that can go.
+    /// Gives back every frame, or malloc segment, that can go.
     pub fn trim(&self) -> Trimmed {
         self.trim_to(0)
     }
 
-    /// Gives back frames until at most `bytes` are mapped, or none can go any more. Never waits for the device.
+    /// Gives back frames until at most `bytes` are mapped, or none can go any more. Never waits for the device, but
+    /// for malloc segments: the driver does, for each that it takes back.
     pub fn trim_to(&self, bytes: u64) -> Trimmed {
         let mut trimmed =
             Trimmed { released_bytes: self.store.retry() + self.device.retry(), ..Trimmed::default() };
@@ -40,6 +42,20 @@ impl<D: Driver> Heaps<D> {
             }
         }
         self.reclaim();
+        match self.device.segment_kind() {
+            SegmentKind::Reserved => self.trim_frames(bytes, &mut trimmed),
+            SegmentKind::Malloc => {
+                let (released, waiting, failed) = self.trim_mallocs(bytes);
+                trimmed.released_bytes += released;
+                trimmed.waiting_bytes = waiting;
+                trimmed.failed = trimmed.failed.or(failed);
+            }
+        }
+        tracing::debug!(?trimmed, "trimmed");
+        trimmed
+    }
+
+    fn trim_frames(&self, bytes: u64, trimmed: &mut Trimmed) {
         let mut waiting = Vec::new();
         loop {
             let count = usize::try_from(self.frames_over(bytes)).unwrap_or(usize::MAX);
@@ -47,7 +63,7 @@ impl<D: Driver> Heaps<D> {
             if frames.is_empty() {
                 break;
             }
-            self.unmap_everywhere(&frames, &mut trimmed);
+            self.unmap_everywhere(&frames, trimmed);
             for frame in frames {
                 match self.store.release(frame) {
                     Ok(bytes) => trimmed.released_bytes += bytes,
@@ -62,8 +78,6 @@ impl<D: Driver> Heaps<D> {
         let in_pages: u64 = self.cells().iter().map(|cell| cell.lock().takeable_frames(|_| true)).sum();
         let free = self.store.free_frames() as u64 + in_pages;
         trimmed.waiting_bytes = free.min(self.frames_over(bytes)) * self.store.frame_bytes();
-        tracing::debug!(?trimmed, "trimmed");
-        trimmed
     }
 
     /// Gives back every frame, after the host has waited for all that was queued on streams with free memory.

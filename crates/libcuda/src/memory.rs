@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use concertina_emulator::{Emulator, EmulatorConfig};
-use concertina_vmm::{Accessor, Address, BaselineDriver, Driver, FrameProperties};
+use concertina_vmm::{Accessor, Address, Driver, FrameProperties};
 
 use crate::abi::AllocationProp;
 use crate::budget::BEYOND_BUDGET;

@@ -1,4 +1,4 @@
-//! The contract of [`Driver`](crate::Driver) and [`BaselineDriver`]: tests that every implementation must pass.
+//! The contract of [`Driver`]: tests that every implementation must pass.
 //!
 //! Main types: [`ContractSetup`], [`Case`]; and the macro [`driver_contract!`](crate::driver_contract), which makes a
 //! test of each case. Neighbours: the test files of the emulator and of the CUDA driver use it.
@@ -35,13 +35,13 @@ pub use memory::{
     reservations_are_aligned_and_apart, reservations_of_odd_size_or_alignment_are_refused,
 };
 
-use crate::driver::{Accessor, BaselineDriver, FrameProperties};
+use crate::driver::{Accessor, Driver, FrameProperties};
 use crate::error::{DriverError, DriverErrorKind, Returned};
 use crate::units::Address;
 
 /// A driver to be tested, fresh for each case. Nothing else uses its device meanwhile.
 #[derive(Debug)]
-pub struct ContractSetup<D: BaselineDriver> {
+pub struct ContractSetup<D: Driver> {
     /// The driver.
     pub driver: D,
     /// The ordinal of its device.
@@ -52,7 +52,7 @@ pub struct ContractSetup<D: BaselineDriver> {
 
 /// One test of the contract.
 #[derive(Debug)]
-pub struct Case<D: BaselineDriver> {
+pub struct Case<D: Driver> {
     /// Its name: what it shows.
     pub name: &'static str,
     /// The test; it panics where the driver breaks the contract, and leaves nothing on the device where it doesn't.
@@ -62,7 +62,7 @@ pub struct Case<D: BaselineDriver> {
 macro_rules! contract_cases {
     (($dollar:tt) $($name:ident,)*) => {
         /// Every case.
-        pub fn cases<D: BaselineDriver>() -> Vec<Case<D>> {
+        pub fn cases<D: Driver>() -> Vec<Case<D>> {
             vec![$(Case { name: stringify!($name), run: $name::<D> },)*]
         }
 
@@ -116,7 +116,7 @@ contract_cases! { ($)
     mallocs_and_frames_share_the_device,
 }
 
-impl<D: BaselineDriver> ContractSetup<D> {
+impl<D: Driver> ContractSetup<D> {
     fn properties(&self) -> FrameProperties {
         FrameProperties { device: self.device }
     }

@@ -1,8 +1,8 @@
 //! A driver with what every owner of one device shares: its granularity, whether it is lost, and what could not be
 //! given back yet.
 //!
-//! Main types: [`Device`], [`Unreturned`]. Neighbours: `Reservation`, `Frame` and `Mapping` make their calls through
-//! it, so that after a sticky error not one more call is made.
+//! Main types: [`Device`], [`SegmentKind`], [`Unreturned`]. Neighbours: `Reservation`, `Frame`, `Mapping` and `Malloc` make
+//! their calls through it, so that after a sticky error not one more call is made.
 
 use core::fmt;
 
@@ -17,6 +17,7 @@ enum Owed<H> {
     Mapping { address: Address, bytes: u64 },
     Handle { handle: H, bytes: u64 },
     Reservation { address: Address, bytes: u64 },
+    Malloc { address: Address, bytes: u64 },
 }
 
 /// What is still owed to the driver, by kind.
@@ -30,6 +31,10 @@ pub struct Unreturned {
     pub frame_bytes: u64,
     /// Reservations whose unreserve failed.
     pub reservations: u64,
+    /// Malloc segments whose free failed.
+    pub mallocs: u64,
+    /// Bytes of those segments.
+    pub malloc_bytes: u64,
 }
 
 impl Unreturned {
@@ -43,17 +48,33 @@ impl fmt::Display for Unreturned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} mappings, {} frames ({} bytes), {} reservations not given back to the driver",
-            self.mappings, self.frames, self.frame_bytes, self.reservations
+            "{} mappings, {} frames ({} bytes), {} reservations, {} malloc segments ({} bytes) not given back to the \
+             driver",
+            self.mappings, self.frames, self.frame_bytes, self.reservations, self.mallocs, self.malloc_bytes
         )
     }
 }
+
+/// Where the segments of an allocator get their addresses and their memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SegmentKind {
+    /// Addresses are reserved, and frames are mapped under them: any free frame serves any page.
+    #[default]
+    Reserved,
+    /// `cudaMalloc` gives both at once, and takes back only the whole: for devices without virtual memory.
+    Malloc,
+}
+
+/// Bytes of a page of malloc segments, which no driver tells: 2 MiB, the unit that PyTorch's caching allocator rounds its
+/// segments to (`kSmallBuffer`, `kRoundLarge` in `c10/cuda/CUDACachingAllocator`).
+pub const MALLOC_PAGE_BYTES: u64 = 2 << 20;
 
 /// One device: its driver, and the state that all owners of its memory share.
 pub struct Device<D: Driver> {
     driver: D,
     properties: FrameProperties,
     granularity: u64,
+    segments: SegmentKind,
     lost: AtomicBool,
     owed: Mutex<Vec<Owed<D::Handle>>>,
     // Mappings that exist now, stale ones included: what the driver's mapping budget counts.
@@ -70,19 +91,37 @@ impl<D: Driver> fmt::Debug for Device<D> {
 }
 
 impl<D: Driver> Device<D> {
-    /// Wraps a driver; asks it once for the granularity of memory with these properties.
+    /// Wraps a driver, for reserved segments; asks it once for the granularity of memory with these properties.
     ///
     /// # Errors
-    /// `NotSupported` if the device has no virtual memory; whatever the driver says to the question.
+    /// `NotSupported`, with the driver's reason, if the device has no virtual memory; whatever else the driver says to the
+    /// question.
     pub fn new(driver: D, properties: FrameProperties) -> Result<Arc<Self>, DriverError> {
-        if !driver.capabilities().virtual_memory {
-            return Err(DriverError::new(
-                DriverErrorKind::NotSupported,
-                Call::Reserve,
-                "the device has no virtual memory management",
-            ));
-        }
         let granularity = driver.granularity(&properties)?;
+        if !driver.capabilities().virtual_memory {
+            let why = "the device has no virtual memory management";
+            return Err(DriverError::new(DriverErrorKind::NotSupported, Call::Reserve, why));
+        }
+        Self::with_segments(driver, properties, SegmentKind::Reserved, granularity)
+    }
+
+    /// Wraps a driver, for malloc segments, whatever else it can do.
+    ///
+    /// # Errors
+    /// What the driver says to the properties.
+    pub fn with_mallocs(driver: D, properties: FrameProperties) -> Result<Arc<Self>, DriverError> {
+        match driver.granularity(&properties) {
+            Err(error) if error.kind != DriverErrorKind::NotSupported => Err(error),
+            _ => Self::with_segments(driver, properties, SegmentKind::Malloc, MALLOC_PAGE_BYTES),
+        }
+    }
+
+    fn with_segments(
+        driver: D,
+        properties: FrameProperties,
+        segments: SegmentKind,
+        granularity: u64,
+    ) -> Result<Arc<Self>, DriverError> {
         if !granularity.is_power_of_two() {
             return Err(DriverError::new(
                 DriverErrorKind::NotSupported,
@@ -94,6 +133,7 @@ impl<D: Driver> Device<D> {
             driver,
             properties,
             granularity,
+            segments,
             lost: AtomicBool::new(false),
             owed: Mutex::new(Vec::new()),
             mappings: AtomicU64::new(0),
@@ -108,6 +148,11 @@ impl<D: Driver> Device<D> {
     /// Bytes of a page, and of a frame of one page.
     pub fn granularity(&self) -> u64 {
         self.granularity
+    }
+
+    /// Where segments get their memory.
+    pub fn segment_kind(&self) -> SegmentKind {
+        self.segments
     }
 
     /// Properties that all frames of this device's class are created with.
@@ -210,6 +255,15 @@ impl<D: Driver> Device<D> {
         self.call(Call::SetAccess, |d| d.set_access(address, bytes, &[accessor]))
     }
 
+    pub(crate) fn malloc(&self, bytes: u64) -> Result<Address, DriverError> {
+        self.call(Call::Malloc, |d| d.malloc(bytes))
+    }
+
+    /// Waits for the whole device.
+    pub(crate) fn free(&self, address: Address) -> Result<(), DriverError> {
+        self.call(Call::Free, |d| d.free(address))
+    }
+
     pub(crate) fn event_create(&self) -> Result<D::Event, DriverError> {
         self.call(Call::EventCreate, D::event_create)
     }
@@ -247,6 +301,10 @@ impl<D: Driver> Device<D> {
         self.owed.lock().push(Owed::Reservation { address, bytes });
     }
 
+    pub(crate) fn owe_malloc(&self, address: Address, bytes: u64) {
+        self.owed.lock().push(Owed::Malloc { address, bytes });
+    }
+
     /// What the driver has refused to take back so far.
     pub fn unreturned(&self) -> Unreturned {
         let mut sum = Unreturned::default();
@@ -258,13 +316,17 @@ impl<D: Driver> Device<D> {
                     sum.frame_bytes += bytes;
                 }
                 Owed::Reservation { .. } => sum.reservations += 1,
+                Owed::Malloc { bytes, .. } => {
+                    sum.mallocs += 1;
+                    sum.malloc_bytes += bytes;
+                }
             }
         }
         sum
     }
 
     /// Tries once more to give back everything on the retry list: mappings first, since a reservation can't go before
-    /// them. Returns the bytes of frames that went. Makes no call when the list is empty or the device is lost.
+    /// them. Returns the bytes of frames and mallocs that went. Makes no call when the list is empty or the device is lost.
     pub fn retry(&self) -> u64 {
         if self.is_lost() {
             return 0;
@@ -275,7 +337,7 @@ impl<D: Driver> Device<D> {
         }
         owed.sort_by_key(|item| match item {
             Owed::Mapping { .. } => 0,
-            Owed::Handle { .. } => 1,
+            Owed::Handle { .. } | Owed::Malloc { .. } => 1,
             Owed::Reservation { .. } => 2,
         });
         let mut released_bytes = 0;
@@ -296,6 +358,10 @@ impl<D: Driver> Device<D> {
                         self.owe_reservation(address, bytes);
                     }
                 }
+                Owed::Malloc { address, bytes } => match self.free(address) {
+                    Ok(()) => released_bytes += bytes,
+                    Err(_) => self.owe_malloc(address, bytes),
+                },
             }
         }
         released_bytes

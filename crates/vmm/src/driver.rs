@@ -1,6 +1,6 @@
 //! The one seam between the allocator and a device: the trait [`Driver`].
 //!
-//! Main types: [`Driver`], [`BaselineDriver`], [`Capabilities`], [`FrameProperties`]. Neighbours: the emulator and the
+//! Main types: [`Driver`], [`Capabilities`], [`FrameProperties`]. Neighbours: the emulator and the
 //! CUDA driver implement it; only the owners in this crate call it. Names keep the driver's nouns: the CUDA manual's
 //! page on `cuMemMap` is the manual of [`Driver::map`].
 
@@ -115,11 +115,9 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Whether `stream` records a graph.
     fn capture_status(&self, stream: &Self::Stream) -> Result<CaptureStatus, DriverError>;
-}
 
-/// What allocators without virtual memory use: for baselines, and for devices that lack it.
-pub trait BaselineDriver: Driver {
-    /// `cudaMalloc`: `bytes` of accessible memory, aligned to 256 bytes at least.
+    /// `cudaMalloc`: `bytes` of accessible memory, aligned to 256 bytes at least. This and [`Driver::free`] are for devices
+    /// without virtual memory, and for baselines.
     fn malloc(&self, bytes: u64) -> Result<Address, DriverError>;
 
     /// `cudaFree`: gives back the address of one `malloc`. Waits for the whole device.

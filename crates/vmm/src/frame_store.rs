@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{DriverError, Returned};
 use crate::frame::Frame;
+use crate::malloc::Mallocs;
 use crate::reservation::Place;
 use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::units::{FrameId, SegmentId};
@@ -99,6 +100,8 @@ impl<D: Driver> fmt::Debug for ReleaseError<D> {
 pub struct FrameStore<D: Driver> {
     device: Arc<Device<D>>,
     inner: Mutex<Inner<D>>,
+    // Where there is no virtual memory: `malloc` has what is done with them.
+    pub(crate) mallocs: Mutex<Mallocs<D>>,
     limit_bytes: u64,
     // Bytes of frames that exist or are being created: what the limit bounds.
     claimed_bytes: AtomicU64,
@@ -161,6 +164,7 @@ impl<D: Driver> FrameStore<D> {
         Self {
             device: Arc::clone(device),
             inner: Mutex::new(inner),
+            mallocs: Mutex::default(),
             limit_bytes: limit_bytes.unwrap_or(u64::MAX),
             claimed_bytes: AtomicU64::new(0),
             mapped_bytes: AtomicU64::new(0),
@@ -201,18 +205,49 @@ impl<D: Driver> FrameStore<D> {
         self.limit_bytes.min(self.refused_at_bytes.load(Ordering::Relaxed))
     }
 
+    /// Claims bytes that are to be mapped. Before they are: two threads must not both see the last free place below the
+    /// limit. In one step, since bytes claimed in vain and given back would be missing to a third in between.
+    pub(crate) fn claim(&self, bytes: u64) -> Result<(), CreateError> {
+        let limit_bytes = self.limit_bytes;
+        let claim = |claimed: u64| claimed.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
+        self.claimed_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
+            .map(drop)
+            .map_err(|mapped_bytes| CreateError::OverLimit { mapped_bytes, limit_bytes })
+    }
+
+    /// The claimed bytes are not mapped after all, or not any more.
+    pub(crate) fn unclaim(&self, bytes: u64) {
+        self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Claimed bytes are mapped now.
+    pub(crate) fn note_mapped_bytes(&self, bytes: u64) {
+        let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.mapped_peak_bytes.fetch_max(mapped_bytes, Ordering::Relaxed);
+        if mapped_bytes > self.refused_at_bytes.load(Ordering::Relaxed) {
+            self.refused_at_bytes.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// The driver is asked to take bytes back. Before the call: as soon as it is done another thread may take others in
+    /// their stead, and the two must not be counted together.
+    pub(crate) fn note_going_bytes(&self, bytes: u64) {
+        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The driver has not taken them.
+    pub(crate) fn note_kept_bytes(&self, bytes: u64) {
+        self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Creates one frame and hands it out.
     ///
     /// # Errors
     /// Over the limit, or what the driver says; nothing has changed then.
     pub fn create(&self) -> Result<Frame<D>, CreateError> {
         let bytes = self.frame_bytes();
-        // Claim the bytes first: two threads must not both see the last free place below the limit. In one step, since
-        // bytes claimed in vain and given back would be missing to a third in between.
-        let claim = |claimed: u64| (claimed + bytes <= self.limit_bytes).then_some(claimed + bytes);
-        self.claimed_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
-            .map_err(|mapped_bytes| CreateError::OverLimit { mapped_bytes, limit_bytes: self.limit_bytes })?;
+        self.claim(bytes)?;
         let id = {
             let mut inner = self.inner.lock();
             inner.unused.pop().unwrap_or_else(|| {
@@ -228,16 +263,12 @@ impl<D: Driver> FrameStore<D> {
         match Frame::new(&self.device, id) {
             Ok(frame) => {
                 self.inner.lock().records[id.index()].holder = Holder::Thief;
-                let mapped_bytes = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                self.mapped_peak_bytes.fetch_max(mapped_bytes, Ordering::Relaxed);
-                if mapped_bytes > self.refused_at_bytes.load(Ordering::Relaxed) {
-                    self.refused_at_bytes.store(u64::MAX, Ordering::Relaxed);
-                }
+                self.note_mapped_bytes(bytes);
                 Ok(frame)
             }
             Err(error) => {
                 self.inner.lock().unused.push(id);
-                self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.unclaim(bytes);
                 if error.is_out_of_memory() {
                     self.refused_at_bytes.store(self.mapped_bytes(), Ordering::Relaxed);
                 }
@@ -313,16 +344,14 @@ impl<D: Driver> FrameStore<D> {
             return Err(ReleaseError::Mapped(frame));
         }
         let bytes = frame.bytes();
-        // Before the call: as soon as it is done another thread may create a frame in this one's stead, and the two must
-        // not be counted together.
-        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.note_going_bytes(bytes);
         match frame.release() {
             Ok(()) => {
                 self.note_released(id, bytes);
                 Ok(bytes)
             }
             Err(Returned { owner, error }) => {
-                self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.note_kept_bytes(bytes);
                 let mut inner = self.inner.lock();
                 inner.records[id.index()].holder = Holder::Store;
                 inner.unreleased.push(owner);
@@ -331,10 +360,10 @@ impl<D: Driver> FrameStore<D> {
         }
     }
 
-    /// Tries once more to release the frames whose release failed. Returns the bytes that went.
+    /// Tries once more to release the frames whose release failed, and to free such mallocs. Returns the bytes that went.
     pub fn retry(&self) -> u64 {
         let frames = std::mem::take(&mut self.inner.lock().unreleased);
-        frames.into_iter().filter_map(|frame| self.release(frame).ok()).sum()
+        frames.into_iter().filter_map(|frame| self.release(frame).ok()).sum::<u64>() + self.retry_mallocs()
     }
 
     /// Number of frames whose release failed and that wait for another try.
@@ -353,7 +382,7 @@ impl<D: Driver> FrameStore<D> {
         let mut inner = self.inner.lock();
         inner.records[id.index()].holder = Holder::Nobody;
         inner.unused.push(id);
-        self.claimed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.unclaim(bytes);
     }
 
     pub(crate) fn note_holder(&self, frame: FrameId, holder: Holder) {

@@ -19,6 +19,7 @@ pub mod error;
 pub mod fence;
 pub mod frame;
 pub mod frame_store;
+pub mod malloc;
 pub mod mapping;
 pub mod reservation;
 pub mod segment;
@@ -26,14 +27,13 @@ pub mod sync;
 pub mod units;
 
 pub use cross_stream::CrossStream;
-pub use device::{Device, Unreturned};
-pub use driver::{
-    Accessor, BaselineDriver, Capabilities, CaptureStatus, Driver, FrameProperties, MemoryInfo,
-};
+pub use device::{Device, MALLOC_PAGE_BYTES, SegmentKind, Unreturned};
+pub use driver::{Accessor, Capabilities, CaptureStatus, Driver, FrameProperties, MemoryInfo};
 pub use error::{Call, DriverError, DriverErrorKind, Returned};
 pub use fence::{FenceCounts, Fences, Order, StreamClock, Use, Uses};
 pub use frame::Frame;
 pub use frame_store::{CreateError, Directory, FrameStore, Holder, ReleaseError};
+pub use malloc::{Malloc, MallocCounts};
 pub use mapping::{Access, Mapping};
 pub use reservation::{PageState, Place, Reservation};
 pub use segment::Segment;

@@ -1,4 +1,4 @@
-//! A segment: a reservation, and the mappings in it, page by page.
+//! A segment: a reservation, and the mappings in it, page by page; or, without virtual memory, one malloc.
 //!
 //! Main type: [`Segment`]. Neighbours: a heap owns segments and decides which page needs what; the `FrameStore` keeps
 //! the book of who holds each frame; placement never comes down here.
@@ -6,6 +6,9 @@
 //! A page is unmapped, held or stale ([`PageState`]). Held means that the frame is in this page's slot and access is
 //! granted: usable with no driver call, which one bit of a bitmap says. A page mapped without access counts as stale:
 //! its frame is elsewhere until access is granted, so a failure half-way leaves nothing that looks usable.
+//!
+//! Of a malloc segment every page is held for as long as the malloc is there, and none has a frame or a mapping: nothing can
+//! be taken from it but the whole.
 
 use core::fmt;
 
@@ -16,6 +19,7 @@ use crate::error::{Call, DriverError, DriverErrorKind, Returned};
 use crate::fence::{Use, Uses};
 use crate::frame::Frame;
 use crate::frame_store::{FrameStore, Holder};
+use crate::malloc::Malloc;
 use crate::mapping::{Access, Mapping};
 use crate::reservation::{PageState, Place, Reservation};
 use crate::sync::Arc;
@@ -27,7 +31,14 @@ struct Slot<D: Driver> {
     frame: Option<Frame<D>>,
 }
 
-/// A reservation and the mappings in it. Pages are numbered from its start.
+enum Memory<D: Driver> {
+    Reserved(Reservation<D>),
+    Malloc(Malloc<D>),
+    // A malloc segment that has given its malloc up: it has no pages.
+    Gone,
+}
+
+/// A reservation and the mappings in it, or a malloc. Pages are numbered from its start.
 pub struct Segment<D: Driver> {
     id: SegmentId,
     store: Arc<FrameStore<D>>,
@@ -35,15 +46,18 @@ pub struct Segment<D: Driver> {
     slots: Vec<Slot<D>>,
     held: BitVec<u64>,
     mapped: BitVec<u64>,
+    // That of `memory`, where a hit reads it.
+    address: Address,
     // Last, so that everything is unmapped before it goes.
-    reservation: Reservation<D>,
+    memory: Memory<D>,
 }
 
 impl<D: Driver> fmt::Debug for Segment<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Segment")
             .field("id", &self.id)
-            .field("reservation", &self.reservation)
+            .field("address", &self.address())
+            .field("bytes", &self.bytes())
             .field("held", &self.held.count_ones())
             .field("mapped", &self.mapped.count_ones())
             .finish_non_exhaustive()
@@ -68,8 +82,51 @@ impl<D: Driver> Segment<D> {
             slots: Vec::new(),
             held: BitVec::new(),
             mapped: BitVec::new(),
-            reservation,
+            address: reservation.address(),
+            memory: Memory::Reserved(reservation),
         })
+    }
+
+    /// A segment that is this malloc, a whole number of pages.
+    pub fn of_malloc(id: SegmentId, store: &Arc<FrameStore<D>>, malloc: Malloc<D>) -> Self {
+        let mut segment = Self {
+            id,
+            store: Arc::clone(store),
+            slots: Vec::new(),
+            held: BitVec::new(),
+            mapped: BitVec::new(),
+            address: Address::default(),
+            memory: Memory::Gone,
+        };
+        segment.put_malloc(malloc);
+        segment
+    }
+
+    /// Gives a malloc segment that has none a malloc again.
+    ///
+    /// # Panics
+    /// If it has one, or is a reserved one.
+    pub fn put_malloc(&mut self, malloc: Malloc<D>) {
+        assert!(matches!(self.memory, Memory::Gone), "{:?} has its memory", self.id);
+        self.address = malloc.address();
+        self.memory = Memory::Malloc(malloc);
+        self.held.resize(self.pages() as usize, true);
+    }
+
+    /// Takes the malloc out of a malloc segment, which has no pages from then on. The caller knows that no block lives
+    /// there, and says so to who gets it with [`Malloc::set_uses`].
+    pub fn take_malloc(&mut self) -> Option<Malloc<D>> {
+        match std::mem::replace(&mut self.memory, Memory::Gone) {
+            Memory::Malloc(malloc) => {
+                self.held.clear();
+                self.address = Address::default();
+                Some(malloc)
+            }
+            other => {
+                self.memory = other;
+                None
+            }
+        }
     }
 
     /// Its number.
@@ -77,14 +134,18 @@ impl<D: Driver> Segment<D> {
         self.id
     }
 
-    /// Its first address.
+    /// Its first address; 0 while it has none.
     pub fn address(&self) -> Address {
-        self.reservation.address()
+        self.address
     }
 
     /// Bytes of addresses.
     pub fn bytes(&self) -> u64 {
-        self.reservation.bytes()
+        match &self.memory {
+            Memory::Reserved(reservation) => reservation.bytes(),
+            Memory::Malloc(malloc) => malloc.bytes(),
+            Memory::Gone => 0,
+        }
     }
 
     /// Number of pages.
@@ -161,19 +222,25 @@ impl<D: Driver> Segment<D> {
         }
     }
 
+    fn is_malloc(&self, call: Call) -> DriverError {
+        let detail = format!("{:?} is a malloc segment: its memory comes and goes as a whole", self.id);
+        DriverError::new(DriverErrorKind::Invalid, call, detail)
+    }
+
     /// Maps the frame at an unmapped page. The page is stale until access is granted and the frame moves in
     /// ([`Segment::grant`], [`Segment::hold`]).
     ///
     /// # Errors
-    /// What the driver says; nothing has changed then.
+    /// What the driver says, or that the segment is a malloc; nothing has changed then.
     ///
     /// # Panics
     /// If the page is mapped: the caller unmaps first.
     pub fn map(&mut self, page: u32, frame: &Frame<D>) -> Result<(), DriverError> {
-        self.grow_to(page);
-        assert!(!self.mapped[page as usize], "page {page} of {:?} is mapped already", self.id);
+        assert!(self.mapping(page).is_none(), "page {page} of {:?} is mapped already", self.id);
         let offset_bytes = u64::from(page) * self.page_bytes();
-        let mapping = self.reservation.map(offset_bytes, frame)?;
+        let Memory::Reserved(reservation) = &self.memory else { return Err(self.is_malloc(Call::Map)) };
+        let mapping = reservation.map(offset_bytes, frame)?;
+        self.grow_to(page);
         self.store.note_mapped(frame.id(), self.place(page));
         self.slots[page as usize].mapping = Some(mapping);
         self.mapped.set(page as usize, true);
@@ -294,7 +361,7 @@ impl<D: Driver> Segment<D> {
     /// Gives the addresses back.
     ///
     /// # Errors
-    /// The segment comes back when the driver refuses, and, without a call, while a page is mapped.
+    /// The segment comes back when the driver refuses, and, without a call, while a page is mapped or a malloc is in it.
     pub fn unreserve(self) -> Result<(), Box<Returned<Self>>> {
         if self.mapped.any() {
             let pages = self.mapped_pages();
@@ -302,9 +369,15 @@ impl<D: Driver> Segment<D> {
             let error = DriverError::new(DriverErrorKind::Invalid, Call::Unreserve, detail);
             return Err(Box::new(Returned { owner: self, error }));
         }
-        let Self { id, store, slots, held, mapped, reservation } = self;
+        if matches!(self.memory, Memory::Malloc(_)) {
+            let error = self.is_malloc(Call::Unreserve);
+            return Err(Box::new(Returned { owner: self, error }));
+        }
+        let Self { id, store, slots, held, mapped, address, memory } = self;
+        let Memory::Reserved(reservation) = memory else { return Ok(()) };
         reservation.unreserve().map_err(|Returned { owner: reservation, error }| {
-            Box::new(Returned { owner: Self { id, store, slots, held, mapped, reservation }, error })
+            let memory = Memory::Reserved(reservation);
+            Box::new(Returned { owner: Self { id, store, slots, held, mapped, address, memory }, error })
         })
     }
 

@@ -8,7 +8,7 @@ use concertina_cuda::{BufferError, OpenError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device can't be used: no driver, an old one, no virtual memory.
+    /// The device can't be used: no driver, an old one.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The allocator: out of memory, a setting that can't be, the driver.

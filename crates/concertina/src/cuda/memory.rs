@@ -74,7 +74,8 @@ impl Memory {
     /// Memory of the context's device. Takes none yet.
     ///
     /// # Errors
-    /// [`Error::Open`]: among others, the device has no virtual memory.
+    /// [`Error::Open`]: among others, the driver is too old. On a device without virtual memory the allocator uses malloc
+    /// segments, of which the log warns: [`Allocator::segment_kind`].
     pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
         let cuda = Cuda::new(context)?;
         let config = Config::builder().device(cuda.ordinal()).build();

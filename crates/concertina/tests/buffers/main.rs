@@ -12,6 +12,7 @@ mod examples;
 mod gaps;
 mod growables;
 mod libraries;
+mod mallocs;
 mod misuse;
 mod order;
 mod parts;
@@ -94,8 +95,11 @@ impl Machine {
     }
 
     fn of_pages(pages: u64) -> Self {
-        let config = DeviceConfig { capacity_bytes: pages * PAGE, ..DeviceConfig::default() };
-        let libcuda = load().unwrap().fresh(&config).unwrap();
+        Self::of(&DeviceConfig { capacity_bytes: pages * PAGE, ..DeviceConfig::default() })
+    }
+
+    fn of(config: &DeviceConfig) -> Self {
+        let libcuda = load().unwrap().fresh(config).unwrap();
         Self { context: CudaContext::new(0).unwrap(), libcuda }
     }
 

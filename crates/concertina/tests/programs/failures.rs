@@ -12,11 +12,11 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::program::{MIB, Op, Program, Setup, cases, op, program, roomy};
+use crate::program::{MIB, Op, Program, Setup, cases, malloc_setup, op, program, roomy};
 use crate::world::{Outcome, World};
 
 /// The calls that an allocator makes.
-pub(crate) const CALLS: [Call; 13] = [
+pub(crate) const CALLS: [Call; 15] = [
     Call::Reserve,
     Call::Unreserve,
     Call::Create,
@@ -30,6 +30,8 @@ pub(crate) const CALLS: [Call; 13] = [
     Call::EventQuery,
     Call::EventSynchronize,
     Call::StreamWait,
+    Call::Malloc,
+    Call::Free,
 ];
 
 /// Errors after which the device goes on.
@@ -62,15 +64,21 @@ pub(crate) fn fixed_setups() -> Vec<Setup> {
         rule(CrossStream::Completed, Setup { completion: lag, ..Setup::plain(page, 10) }),
         Setup { completion: EventCompletion::ByHand, limit: Some(9), ..Setup::plain(page, 16) },
         rule(CrossStream::Never, Setup { unmap_spans_mappings: false, ..Setup::plain(page, 12) }),
+        Setup { completion: lag, ..Setup::without_virtual_memory(32) },
+        rule(CrossStream::Completed, Setup { limit: Some(24), ..Setup::without_virtual_memory(40) }),
     ]
 }
 
 /// Whether the model says that there is memory for the request.
 fn is_there(world: &World, layout: Layout) -> bool {
-    world.frames_for(layout.bytes()) <= world.free_frames()
-        && (world.setup.cross_stream == CrossStream::DeviceWait
-            || (world.setup.cross_stream == CrossStream::Completed
-                && world.setup.completion == EventCompletion::AtOnce))
+    let free = if world.setup.virtual_memory {
+        world.frames_for(layout.bytes()) <= world.free_frames()
+    } else {
+        world.malloc_fits(layout)
+    };
+    free && (world.setup.cross_stream == CrossStream::DeviceWait
+        || (world.setup.cross_stream == CrossStream::Completed
+            && world.setup.completion == EventCompletion::AtOnce))
 }
 
 /// Runs the program with the fault, and whatever is refused a second time, without it.
@@ -164,7 +172,7 @@ proptest! {
 
     #[test]
     fn calls_may_fail_at_random_through_a_random_program(
-        program in program(roomy(), 60),
+        program in program(prop_oneof![2 => roomy(), 1 => malloc_setup()], 60),
         calls in filter(),
         error in error(),
         parts in 10_000_u32..600_000,

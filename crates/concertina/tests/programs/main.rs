@@ -13,6 +13,7 @@ mod failures;
 mod givebacks;
 mod growables;
 mod lost;
+mod mallocs;
 mod never_fails;
 mod order;
 mod out_of_memory;

@@ -14,11 +14,15 @@ use concertina::{CrossStream, HostWait, Layout};
 use concertina_emulator::EventCompletion;
 use proptest::prelude::*;
 
-use crate::program::{Op, Setup, cases, program, roomy};
+use crate::program::{Op, Setup, cases, malloc_setup, program, roomy};
 use crate::world::{Outcome, World, run};
 
 fn with_rule(cross_stream: CrossStream) -> impl Strategy<Value = Setup> {
     roomy().prop_map(move |setup| Setup { cross_stream, ..setup })
+}
+
+fn without_virtual_memory(cross_stream: CrossStream) -> impl Strategy<Value = Setup> {
+    malloc_setup().prop_map(move |setup| Setup { cross_stream, ..setup })
 }
 
 /// The layout of a request that was refused.
@@ -54,6 +58,34 @@ proptest! {
                 let (needed, free) = (world.frames_for(layout.bytes()), world.free_frames());
                 assert!(needed > free, "{layout:?} refused with {free} frames free: {outcome:?}");
             }
+        });
+    }
+
+    /// What mallocs can't give is in segments with live bytes: as much of it as is free is lost to other requests.
+    #[test]
+    fn without_virtual_memory_all_but_segments_with_live_bytes_serves(
+        program in program(without_virtual_memory(CrossStream::DeviceWait), 90),
+    ) {
+        run(&program, |world, op, outcome| {
+            if let Some((layout, _)) = refused(world, op, outcome) {
+                assert!(!world.malloc_fits(layout), "{layout:?} refused: {outcome:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn without_virtual_memory_and_waits_what_is_done_serves(
+        program in program(without_virtual_memory(CrossStream::Completed), 90),
+    ) {
+        run(&program, |world, op, outcome| {
+            let Some((layout, stream)) = refused(world, op, outcome) else { return };
+            if !world.malloc_fits(layout) {
+                return;
+            }
+            assert_ne!(world.setup.completion, EventCompletion::AtOnce, "{layout:?}: {outcome:?}");
+            world.complete_all();
+            let again = world.allocate(layout, stream);
+            assert!(!again.is_refused(), "{layout:?} refused again: {again:?}");
         });
     }
 

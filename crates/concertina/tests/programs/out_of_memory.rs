@@ -8,7 +8,7 @@ use concertina::{CrossStream, Layout, OutOfMemory};
 use concertina_emulator::EventCompletion;
 use proptest::prelude::*;
 
-use crate::program::{MIB, Op, Setup, any_setup, cases, program, roomy};
+use crate::program::{MIB, Op, Setup, any_setup, cases, malloc_setup, program, roomy};
 use crate::world::{Outcome, World, run};
 
 /// Every figure that the model knows.
@@ -50,8 +50,8 @@ fn allocate_and_free(world: &mut World, bytes: u64, stream: usize) -> Outcome {
 }
 
 /// Devices on which all that is free may serve any stream at once.
-fn free_for_all() -> impl Strategy<Value = Setup> {
-    roomy().prop_map(|setup| Setup {
+fn free_for_all(setup: impl Strategy<Value = Setup>) -> impl Strategy<Value = Setup> {
+    setup.prop_map(|setup| Setup {
         completion: EventCompletion::AtOnce,
         cross_stream: CrossStream::DeviceWait,
         ..setup
@@ -62,7 +62,9 @@ proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
-    fn its_figures_are_true_and_its_promise_is_kept(program in program(any_setup(), 90)) {
+    fn its_figures_are_true_and_its_promise_is_kept(
+        program in program(prop_oneof![any_setup(), malloc_setup()], 90),
+    ) {
         run(&program, |world, op, outcome| {
             let Some((report, layout, stream)) = refused(world, op, outcome) else { return };
             check_figures(world, layout, &report);
@@ -78,7 +80,9 @@ proptest! {
     }
 
     #[test]
-    fn no_request_larger_by_a_page_would_have_succeeded(program in program(free_for_all(), 90)) {
+    fn no_request_larger_by_a_page_would_have_succeeded(
+        program in program(free_for_all(prop_oneof![roomy(), malloc_setup()]), 90),
+    ) {
         run(&program, |world, op, outcome| {
             let Some((report, _, stream)) = refused(world, op, outcome) else { return };
             let larger = allocate_and_free(world, report.largest_bytes + world.setup.page_bytes, stream);

@@ -7,6 +7,7 @@ use core::fmt;
 
 use concertina::{Config, CrossStream, HostWait, Policy, StaleRule};
 use concertina_emulator::{EmulatorConfig, EventCompletion};
+use concertina_vmm::MALLOC_PAGE_BYTES;
 use proptest::prelude::*;
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -32,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) addresses: Option<u64>,
     pub(crate) max_mappings: Option<u64>,
     pub(crate) unmap_spans_mappings: bool,
+    /// Without it the allocator is on malloc segments.
+    pub(crate) virtual_memory: bool,
 }
 
 impl Setup {
@@ -51,7 +54,13 @@ impl Setup {
             addresses: None,
             max_mappings: None,
             unmap_spans_mappings: true,
+            virtual_memory: true,
         }
+    }
+
+    /// The same without virtual memory. Pages are those of malloc segments.
+    pub(crate) fn without_virtual_memory(device: u64) -> Self {
+        Self { virtual_memory: false, ..Self::plain(MALLOC_PAGE_BYTES, device) }
     }
 
     pub(crate) fn emulator(&self) -> EmulatorConfig {
@@ -65,6 +74,7 @@ impl Setup {
             max_mappings: self.max_mappings,
             event_completion: self.completion,
             unmap_spans_mappings: self.unmap_spans_mappings,
+            virtual_memory: self.virtual_memory,
             ..plain
         }
     }
@@ -251,6 +261,11 @@ pub(crate) fn roomy() -> impl Strategy<Value = Setup> {
 pub(crate) fn any_setup() -> impl Strategy<Value = Setup> {
     (roomy(), prop::option::weighted(0.3, 8_u64..200), prop::option::weighted(0.3, 8_u64..200))
         .prop_map(|(setup, addresses, max_mappings)| Setup { addresses, max_mappings, ..setup })
+}
+
+/// Any setup without virtual memory.
+pub(crate) fn malloc_setup() -> impl Strategy<Value = Setup> {
+    roomy().prop_map(|setup| Setup { page_bytes: MALLOC_PAGE_BYTES, virtual_memory: false, ..setup })
 }
 
 /// A program of up to so many steps on one of the setups.

@@ -2,9 +2,10 @@
 //!
 //! Neighbours: `world` has what is checked.
 
+use concertina::SegmentKind;
 use proptest::prelude::*;
 
-use crate::program::{any_setup, cases, program};
+use crate::program::{any_setup, cases, malloc_setup, program};
 use crate::world::{Outcome, run};
 
 proptest! {
@@ -16,7 +17,14 @@ proptest! {
     }
 
     #[test]
-    fn the_same_program_gives_the_same_addresses_and_calls(program in program(any_setup(), 60)) {
+    fn every_invariant_holds_without_virtual_memory(program in program(malloc_setup(), 90)) {
+        let world = run(&program, |_, _, _| {});
+        prop_assert_eq!(world.allocator.segment_kind(), SegmentKind::Malloc);
+        world.end_empty();
+    }
+
+    #[test]
+    fn the_same_program_gives_the_same_addresses_and_calls(program in program(prop_oneof![3 => any_setup(), 1 => malloc_setup()], 60)) {
         let once = || {
             let mut outcomes = Vec::new();
             let world = run(&program, |_, _, outcome| {

@@ -69,6 +69,8 @@ struct Watch {
     by_address: Vec<Access>,
     // By the address of each mapping.
     mapped: HashMap<u64, BackingId>,
+    // Bytes of each malloc by its address.
+    mallocs: HashMap<u64, u64>,
     // Records and waits of the program itself: not the allocator's.
     own_records: u64,
     own_waits: u64,
@@ -211,6 +213,13 @@ impl Watched {
         self.watch().mapped.values().any(|mapped| *mapped == frame)
     }
 
+    /// Bytes of the malloc with this memory.
+    pub(crate) fn malloc_bytes(&self, memory: BackingId) -> u64 {
+        let watch = self.watch();
+        let at = watch.mapped.iter().find(|(_, mapped)| **mapped == memory);
+        at.and_then(|(address, _)| watch.mallocs.get(address).copied()).unwrap_or(0)
+    }
+
     /// Records and waits that the program made itself.
     pub(crate) fn own_fences(&self) -> (u64, u64) {
         let watch = self.watch();
@@ -319,6 +328,27 @@ impl Driver for Watched {
 
     fn capture_status(&self, stream: &WatchedStream) -> Result<CaptureStatus, DriverError> {
         self.note(self.emulator.capture_status(&stream.inner))
+    }
+
+    fn malloc(&self, bytes: u64) -> Result<Address, DriverError> {
+        let address = self.note(self.emulator.malloc(bytes))?;
+        let backing = self.emulator.resolve(address).expect("given just now");
+        let Watch { mapped, mallocs, .. } = &mut *self.watch();
+        mapped.insert(address.get(), backing.memory);
+        mallocs.insert(address.get(), bytes);
+        Ok(address)
+    }
+
+    fn free(&self, address: Address) -> Result<(), DriverError> {
+        self.note(self.emulator.free(address))?;
+        // It waits for the whole device.
+        let Watch { host, streams, by_address, mapped, mallocs, .. } = &mut *self.watch();
+        streams.iter().for_each(|clock| host.join(clock));
+        mapped.remove(&address.get());
+        let bytes = mallocs.remove(&address.get()).unwrap_or(0);
+        let (start, end) = (address.get(), address.get() + bytes);
+        by_address.retain(|access| access.start < start || access.end > end);
+        Ok(())
     }
 }
 

@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use concertina::{Address, Allocation, Allocator, CrossStream, Error, Layout, OutOfMemory, Stream, StreamId};
-use concertina_emulator::{BackingId, Emulator, Piece};
+use concertina::{
+    Address, Allocation, Allocator, CrossStream, Error, Layout, OutOfMemory, Stream, StreamId, Trimmed,
+};
+use concertina_emulator::{BackingId, Emulator, EventCompletion, Piece};
 use concertina_vmm::{Call, DriverErrorKind};
 
 use crate::growables::LiveGrowable;
@@ -250,7 +252,12 @@ impl World {
             before.mapped_bytes - after.mapped_bytes,
             "a trim says what the driver got back"
         );
-        assert_eq!(after.host_waits, before.host_waits, "a trim does not wait");
+        let frees = after.of(Call::Free) - before.of(Call::Free);
+        assert_eq!(after.host_waits, before.host_waits + frees, "a trim does not wait but in frees");
+        if !self.setup.virtual_memory {
+            self.check_trim_of_mallocs(bytes, &trimmed);
+            return trimmed.failed.map_or(Outcome::Done, |error| Outcome::Failed(error.into()));
+        }
         // Frames whose release failed earlier go whatever the target is.
         let refused = after.failed(Call::Release) > 0;
         if let Some(bytes) = bytes.filter(|_| trimmed.released_bytes > 0 && !refused) {
@@ -266,6 +273,25 @@ impl World {
         trimmed.failed.map_or(Outcome::Done, |error| Outcome::Failed(error.into()))
     }
 
+    /// What could not go yet: segments in which nothing lives, as far as they are over the target.
+    fn check_trim_of_mallocs(&self, bytes: Option<u64>, trimmed: &Trimmed) {
+        let (stats, counts) = (self.allocator.stats(), self.emulator().counts());
+        let excess = counts.mapped_bytes.saturating_sub(bytes.unwrap_or(0));
+        if counts.failed(Call::Free) > 0 || self.device.is_lost() {
+            return;
+        }
+        let empty = counts.mapped_bytes - self.busy_malloc_bytes();
+        assert!(trimmed.waiting_bytes <= empty.min(excess));
+        if stats.pending_bytes == 0 {
+            assert_eq!(trimmed.waiting_bytes, empty.min(excess), "what could not go yet");
+        }
+        let seen = [Call::EventCreate, Call::EventRecord, Call::EventQuery];
+        let seen = seen.iter().all(|call| counts.failed(*call) == 0);
+        if seen && self.setup.completion == EventCompletion::AtOnce && stats.pending_bytes == 0 {
+            assert_eq!(empty.min(excess), 0, "what is done goes");
+        }
+    }
+
     // --- the model --------------------------------------------------------------------------------------------------
 
     /// Frames with live bytes in them, by the page table.
@@ -279,6 +305,39 @@ impl World {
     pub(crate) fn live_bytes(&self) -> u64 {
         let blocks: u64 = self.live.iter().map(|live| live.layout.bytes()).sum();
         blocks + self.growables.iter().map(|growable| growable.range().1).sum::<u64>()
+    }
+
+    /// Bytes of malloc segments with live bytes in them, by the device's table.
+    pub(crate) fn busy_malloc_bytes(&self) -> u64 {
+        self.busy_frames().into_iter().map(|memory| self.device.malloc_bytes(memory)).sum()
+    }
+
+    /// Bytes that a malloc for the request takes at least: whole pages, with room for its alignment.
+    pub(crate) fn malloc_bytes_for(&self, layout: Layout) -> u64 {
+        let needed = layout.bytes().next_multiple_of(512) + layout.alignment().max(512) - 512;
+        needed.next_multiple_of(self.setup.page_bytes)
+    }
+
+    /// Whether a malloc for the request would have room, once all segments in which nothing lives have gone.
+    pub(crate) fn malloc_fits(&self, layout: Layout) -> bool {
+        let most = self.setup.most_frames() * self.setup.page_bytes;
+        self.busy_malloc_bytes() + self.malloc_bytes_for(layout) <= most
+    }
+
+    /// Bytes of pages with live bytes in them.
+    fn busy_bytes(&self) -> u64 {
+        let page = self.setup.page_bytes;
+        if self.setup.virtual_memory {
+            return self.busy_frames().len() as u64 * page;
+        }
+        let ranges = self.live.iter().map(|live| (live.allocation.address(), live.layout.bytes()));
+        let pieces = ranges.flat_map(|(address, bytes)| self.emulator().resolve_range(address, bytes));
+        let mut pages = BTreeSet::new();
+        for (backing, bytes) in pieces.filter_map(|piece| Some((piece.backing?, piece.bytes))) {
+            let (first, last) = (backing.offset_bytes / page, (backing.offset_bytes + bytes - 1) / page);
+            pages.extend((first..=last).map(|number| (backing.memory, number)));
+        }
+        pages.len() as u64 * page
     }
 
     /// Frames that could be had if nothing stood in the way: of the device or the limit, less those with live bytes.
@@ -312,12 +371,13 @@ impl World {
         let (records, waits) = self.device.own_fences();
         assert_eq!(stats.fences.records, counts.of(Call::EventRecord) - records);
         assert_eq!(stats.fences.waits, counts.of(Call::StreamWait) - waits);
-        assert_eq!(stats.fences.host_waits, counts.host_waits);
+        assert_eq!((stats.mallocs, stats.frees), (counts.of(Call::Malloc), counts.of(Call::Free)));
+        assert_eq!(stats.fences.host_waits + stats.frees, counts.host_waits);
         if self.setup.cross_stream != CrossStream::DeviceWait {
             assert_eq!(stats.fences.waits, 0, "nothing is put into a stream");
         }
         self.check_blocks();
-        let busy = self.busy_frames().len() as u64 * self.setup.page_bytes;
+        let busy = self.busy_bytes();
         assert!(
             stats.free_bytes + busy <= stats.mapped_bytes,
             "{} free and {busy} in use of {} mapped",

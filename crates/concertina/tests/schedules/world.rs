@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use concertina::{Allocation, Allocator, Config, CrossStream, Error, Layout, Policy, StaleRule, Stream};
+use concertina::{
+    Allocation, Allocator, Config, CrossStream, Error, Layout, Policy, SegmentKind, StaleRule, Stream,
+};
 use concertina_emulator::{BackingId, Emulator, EmulatorConfig, EventCompletion, Piece};
 
 use crate::watched::{Watched, WatchedStream};
@@ -56,6 +58,7 @@ pub(crate) struct Settings {
     pub(crate) cross_stream: CrossStream,
     pub(crate) policy: Policy,
     pub(crate) stale: StaleRule,
+    pub(crate) segments: SegmentKind,
 }
 
 impl Settings {
@@ -76,6 +79,7 @@ impl Settings {
             },
             policy: if dice.below(2) == 0 { Policy::Lean } else { Policy::Balanced },
             stale: if dice.below(4) == 0 { StaleRule::Eager } else { StaleRule::Keep },
+            segments: SegmentKind::Reserved,
         }
     }
 
@@ -111,8 +115,9 @@ pub(crate) struct Block {
 
 impl World {
     pub(crate) fn new(settings: Settings) -> Arc<Self> {
-        let Settings { frames, completion, cross_stream, policy, stale, .. } = settings;
-        let mut config = Config::builder().cross_stream(cross_stream).policy(policy).stale(stale);
+        let Settings { frames, completion, cross_stream, policy, stale, segments, .. } = settings;
+        let config = Config::builder().cross_stream(cross_stream).policy(policy);
+        let mut config = config.stale(stale).segments(segments);
         if let Some(bytes) = settings.limit_bytes() {
             config = config.limit_bytes(bytes);
         }

@@ -2,9 +2,7 @@
 //!
 //! Main types: [`Area`]. Neighbours: `raw` makes it; `kernel` reads from it at random.
 
-use concertina_vmm::{
-    Accessor, Address, BaselineDriver as _, Call, Driver as _, DriverError, DriverErrorKind, FrameProperties,
-};
+use concertina_vmm::{Accessor, Address, Call, Driver as _, DriverError, DriverErrorKind, FrameProperties};
 
 use crate::cuda::Cuda;
 use crate::driver::size;

@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `src/functions.rs`.
 
 use concertina_cuda::{Cuda, OpenError};
-use concertina_vmm::{Accessor, BaselineDriver, Driver, DriverError, DriverErrorKind};
+use concertina_vmm::{Accessor, Driver, DriverError, DriverErrorKind};
 use cudarc::driver::CudaContext;
 
 use crate::{FRAME, Machine, PAGE, small, stream};

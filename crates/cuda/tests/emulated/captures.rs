@@ -3,7 +3,7 @@
 //! Main types: none. Neighbours: `concertina-libcuda` refuses unsafe calls as the manual says (its
 //! `tests/captures.rs`).
 
-use concertina_vmm::{BaselineDriver, CaptureStatus, Driver};
+use concertina_vmm::{CaptureStatus, Driver};
 use cudarc::driver::sys::{self, CUstreamCaptureMode};
 
 use crate::{Machine, PAGE, Page, small, stream};

@@ -4,7 +4,7 @@
 
 use concertina_cuda::{Cuda, CudaOptions, Granularity, Missing, OpenError, Support, VirtualMemory};
 use concertina_libcuda::{Code, DeviceConfig};
-use concertina_vmm::{BaselineDriver, Capabilities, Device, Driver, DriverErrorKind};
+use concertina_vmm::{Call, Capabilities, Device, Driver, DriverErrorKind};
 use cudarc::driver::CudaContext;
 
 use crate::{FRAME, Machine, PAGE, small, stream};
@@ -60,13 +60,13 @@ fn what_unmaps_one_by_one_is_found_out() {
 fn a_driver_without_virtual_memory_is_an_error_with_the_reason() {
     let machine = Machine::new(&DeviceConfig { virtual_memory: false, ..small() });
     let context = CudaContext::new(0).unwrap();
-    let error = Cuda::new(&context).unwrap_err();
+    let required = CudaOptions::default().with_virtual_memory(VirtualMemory::Required);
+    let error = Cuda::with_options(&context, &required).unwrap_err();
     let missing = Missing::Attribute { name: "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", number: 102 };
     assert_eq!(error, OpenError::NoVirtualMemory { ordinal: 0, missing });
 
     // Who can do without gets the rest.
-    let options = CudaOptions::default().with_virtual_memory(VirtualMemory::Optional);
-    let cuda = Cuda::with_options(&context, &options).unwrap();
+    let cuda = Cuda::new(&context).unwrap();
     assert!(!cuda.capabilities().virtual_memory);
     let address = cuda.malloc(1_000).unwrap();
     cuda.free(address).unwrap();
@@ -101,8 +101,9 @@ fn a_step_of_the_trial_that_fails_is_named() {
     for (function, nth, expected) in steps {
         let machine = Machine::new(&small());
         let context = CudaContext::new(0).unwrap();
+        let required = CudaOptions::default().with_virtual_memory(VirtualMemory::Required);
         machine.libcuda.fail_once(function, nth, Code::UNKNOWN).unwrap();
-        let error = Cuda::new(&context).unwrap_err();
+        let error = Cuda::with_options(&context, &required).unwrap_err();
         let OpenError::NoVirtualMemory { missing: Missing::Trial { step, error }, .. } = &error else {
             panic!("{function}: {error}")
         };
@@ -113,6 +114,18 @@ fn a_step_of_the_trial_that_fails_is_named() {
         drop(context);
         machine.ends_empty();
     }
+}
+
+/// Nothing is said about virtual memory by a device that is full: that is no reason to do without it.
+#[test]
+fn a_trial_without_memory_is_an_error() {
+    let machine = Machine::new(&small());
+    let context = CudaContext::new(0).unwrap();
+    machine.libcuda.fail_once("cuMemCreate", 1, Code::OUT_OF_MEMORY).unwrap();
+    let OpenError::Probe { ordinal: 0, error } = Cuda::new(&context).unwrap_err() else { panic!() };
+    assert_eq!((error.kind, error.call), (DriverErrorKind::OutOfMemory, Call::Create));
+    drop(context);
+    machine.ends_empty();
 }
 
 #[test]

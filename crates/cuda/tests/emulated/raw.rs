@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use concertina_cuda::{Access, Purpose};
 use concertina_libcuda::{Code, DeviceConfig};
-use concertina_vmm::{BaselineDriver as _, Driver as _, DriverErrorKind};
+use concertina_vmm::{Driver as _, DriverErrorKind};
 
 use crate::{FRAME, Machine, PAGE, Page, read, small, stream, write};
 

@@ -8,7 +8,7 @@
 mod model;
 
 use concertina_emulator::{Backing, BackingId, Emulator, EmulatorConfig};
-use concertina_vmm::{Accessor, Address, BaselineDriver, Driver, DriverError, FrameProperties};
+use concertina_vmm::{Accessor, Address, Driver, DriverError, FrameProperties};
 use model::{
     CAPACITY_PAGES, FULL, INVALID, MAX_MAPPINGS, Model, ModelFrame, PageState, SPACE_PAGES, Step, Verdict,
     step,

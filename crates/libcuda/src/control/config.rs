@@ -143,6 +143,7 @@ impl DeviceConfig {
                 (Execution::Workers, _) | (_, 0) => EventCompletion::AtOnce,
                 (Execution::AtCall, lag) => EventCompletion::AfterOperations(lag),
             },
+            virtual_memory: self.virtual_memory,
             unmap_spans_mappings: self.unmap_spans_mappings,
             cost_table: self.cost_table.clone(),
             device: ordinal,

@@ -5,10 +5,10 @@
 //! A driver may complete events when it likes, so these look only at what must be so after the host has waited.
 
 use super::{ContractSetup, done};
-use crate::driver::{BaselineDriver, CaptureStatus};
+use crate::driver::{CaptureStatus, Driver};
 
 /// An event that was never recorded stands for no work.
-pub fn an_event_never_recorded_is_done<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn an_event_never_recorded_is_done<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, [stream, _]) = (&setup.driver, &setup.streams);
     let event = done(driver.event_create());
     assert!(done(driver.event_query(&event)));
@@ -18,7 +18,7 @@ pub fn an_event_never_recorded_is_done<D: BaselineDriver>(setup: &ContractSetup<
 }
 
 /// When the host has waited for an event, it is done and stays so, until it is recorded again.
-pub fn an_event_waited_for_is_done<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn an_event_waited_for_is_done<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, [stream, other]) = (&setup.driver, &setup.streams);
     let event = done(driver.event_create());
     for stream in [stream, other, stream] {
@@ -31,7 +31,7 @@ pub fn an_event_waited_for_is_done<D: BaselineDriver>(setup: &ContractSetup<D>) 
 }
 
 /// When an event is done, so are those recorded before it on its stream.
-pub fn events_of_a_stream_complete_in_order<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn events_of_a_stream_complete_in_order<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, [stream, _]) = (&setup.driver, &setup.streams);
     let events = [(); 3].map(|()| done(driver.event_create()));
     for event in &events {
@@ -46,7 +46,7 @@ pub fn events_of_a_stream_complete_in_order<D: BaselineDriver>(setup: &ContractS
 }
 
 /// When an event behind a wait is done, so is the event that was waited for, also over two waits.
-pub fn waits_between_streams_carry_over<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn waits_between_streams_carry_over<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, [left, right]) = (&setup.driver, &setup.streams);
     let [first, second, third] = [(); 3].map(|()| done(driver.event_create()));
     done(driver.event_record(&first, left));
@@ -61,7 +61,7 @@ pub fn waits_between_streams_carry_over<D: BaselineDriver>(setup: &ContractSetup
 }
 
 /// Events may be dropped unrecorded, recorded and waited for, in any order, and new ones are as good.
-pub fn events_go_in_any_order<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn events_go_in_any_order<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, [left, right]) = (&setup.driver, &setup.streams);
     let [unused, recorded, awaited] = [(); 3].map(|()| done(driver.event_create()));
     done(driver.event_record(&recorded, left));
@@ -78,7 +78,7 @@ pub fn events_go_in_any_order<D: BaselineDriver>(setup: &ContractSetup<D>) {
 }
 
 /// The streams of the setup run, and record no graph.
-pub fn streams_do_not_capture<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn streams_do_not_capture<D: Driver>(setup: &ContractSetup<D>) {
     for stream in &setup.streams {
         assert_eq!(done(setup.driver.capture_status(stream)), CaptureStatus::None);
     }

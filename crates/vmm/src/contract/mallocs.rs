@@ -3,11 +3,11 @@
 //! Main types: none; one function a case. Neighbours: `contract` lists them.
 
 use super::{ContractSetup, done, refused, runs_out};
-use crate::driver::BaselineDriver;
+use crate::driver::Driver;
 use crate::units::Address;
 
 /// Mallocs of any size are aligned to 256 bytes, and no two live ones share a byte.
-pub fn mallocs_are_aligned_and_apart<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn mallocs_are_aligned_and_apart<D: Driver>(setup: &ContractSetup<D>) {
     let driver = &setup.driver;
     let page = setup.page();
     let sizes = [1, 255, 256, 257, 4_096, 100_000, 1 << 19, (1 << 20) - 1, 1 << 20, page, page + 1, 3 * page];
@@ -33,12 +33,12 @@ pub fn mallocs_are_aligned_and_apart<D: BaselineDriver>(setup: &ContractSetup<D>
 }
 
 /// A malloc of 0 bytes is refused.
-pub fn a_malloc_of_nothing_is_refused<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_malloc_of_nothing_is_refused<D: Driver>(setup: &ContractSetup<D>) {
     refused(setup.driver.malloc(0), "0 bytes");
 }
 
 /// A free takes the address that one malloc gave, once.
-pub fn a_free_takes_exactly_one_malloc<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_free_takes_exactly_one_malloc<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     for bytes in [1_024, 4 * page] {
         let address = done(driver.malloc(bytes));
@@ -52,7 +52,7 @@ pub fn a_free_takes_exactly_one_malloc<D: BaselineDriver>(setup: &ContractSetup<
 }
 
 /// A malloc that the device has no room for takes nothing.
-pub fn a_malloc_over_the_device_runs_out<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_malloc_over_the_device_runs_out<D: Driver>(setup: &ContractSetup<D>) {
     let free = setup.free_bytes();
     runs_out(setup.driver.malloc(free + 1), "a byte more than is free");
     runs_out(setup.driver.malloc(u64::MAX), "all bytes there are");
@@ -60,7 +60,7 @@ pub fn a_malloc_over_the_device_runs_out<D: BaselineDriver>(setup: &ContractSetu
 }
 
 /// Mallocs and frames take from the same memory.
-pub fn mallocs_and_frames_share_the_device<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn mallocs_and_frames_share_the_device<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let before = setup.free_bytes();
     let most = before / page * 3 / 4;

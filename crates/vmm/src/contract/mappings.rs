@@ -3,11 +3,11 @@
 //! Main types: none; one function a case. Neighbours: `contract` lists them.
 
 use super::{ContractSetup, done, refused};
-use crate::driver::{Accessor, BaselineDriver};
+use crate::driver::{Accessor, Driver};
 use crate::units::Address;
 
 /// A map goes to whole pages inside one reservation.
-pub fn maps_lie_in_one_reservation<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn maps_lie_in_one_reservation<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(4);
     let handle = setup.create(2);
@@ -19,7 +19,7 @@ pub fn maps_lie_in_one_reservation<D: BaselineDriver>(setup: &ContractSetup<D>) 
 }
 
 /// A map takes the handle from its start to its end.
-pub fn a_map_takes_the_whole_handle<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_map_takes_the_whole_handle<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(4);
     let handle = setup.create(2);
@@ -34,7 +34,7 @@ pub fn a_map_takes_the_whole_handle<D: BaselineDriver>(setup: &ContractSetup<D>)
 }
 
 /// A page has one mapping at most; not even the same frame goes over itself.
-pub fn a_map_over_a_mapping_is_refused<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_map_over_a_mapping_is_refused<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(6);
     let lower = setup.create(2);
@@ -52,7 +52,7 @@ pub fn a_map_over_a_mapping_is_refused<D: BaselineDriver>(setup: &ContractSetup<
 }
 
 /// One handle may be mapped many times, in one reservation or several; its mappings come and go on their own.
-pub fn a_handle_maps_at_many_places<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_handle_maps_at_many_places<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let before = setup.free_bytes();
     let here = setup.reserve(2);
@@ -77,7 +77,7 @@ pub fn a_handle_maps_at_many_places<D: BaselineDriver>(setup: &ContractSetup<D>)
 }
 
 /// An unmap takes whole mappings and nothing else.
-pub fn unmap_needs_whole_mappings<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn unmap_needs_whole_mappings<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(6);
     let handle = setup.create(2);
@@ -97,7 +97,7 @@ pub fn unmap_needs_whole_mappings<D: BaselineDriver>(setup: &ContractSetup<D>) {
 }
 
 /// Where the device says so, one unmap takes several adjacent whole mappings; else it takes one.
-pub fn unmap_spans_mappings_where_it_may<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn unmap_spans_mappings_where_it_may<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(3);
     let one = setup.create(1);
@@ -118,7 +118,7 @@ pub fn unmap_spans_mappings_where_it_may<D: BaselineDriver>(setup: &ContractSetu
 }
 
 /// Access is given to whole mappings without a gap.
-pub fn access_needs_whole_mappings<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn access_needs_whole_mappings<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page, accessors) = (&setup.driver, setup.page(), setup.accessors());
     let address = setup.reserve(5);
     let handle = setup.create(2);
@@ -140,7 +140,7 @@ pub fn access_needs_whole_mappings<D: BaselineDriver>(setup: &ContractSetup<D>) 
 }
 
 /// One set access covers many adjacent mappings, also again, and those that have access already.
-pub fn access_spans_mappings<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn access_spans_mappings<D: Driver>(setup: &ContractSetup<D>) {
     let page = setup.page();
     let address = setup.reserve(4);
     let handles = [1, 2, 1].map(|pages| (pages, setup.create(pages)));
@@ -162,7 +162,7 @@ pub fn access_spans_mappings<D: BaselineDriver>(setup: &ContractSetup<D>) {
 }
 
 /// Access is given to a device, and to one that exists.
-pub fn access_needs_an_accessor<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn access_needs_an_accessor<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(1);
     let handle = setup.create(1);
@@ -176,7 +176,7 @@ pub fn access_needs_an_accessor<D: BaselineDriver>(setup: &ContractSetup<D>) {
 }
 
 /// After one refusal of each kind, in the middle of things, everything is as it was and can be given back.
-pub fn refused_calls_change_nothing<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn refused_calls_change_nothing<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let before = setup.free_bytes();
     let address = setup.reserve(4);

@@ -3,17 +3,17 @@
 //! Main types: none; one function a case. Neighbours: `contract` lists them.
 
 use super::{ContractSetup, done, refused, runs_out};
-use crate::driver::{BaselineDriver, FrameProperties};
+use crate::driver::{Driver, FrameProperties};
 
 /// The granularity is a power of two of at least a host's page.
-pub fn granularity_is_a_power_of_two<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn granularity_is_a_power_of_two<D: Driver>(setup: &ContractSetup<D>) {
     let page = setup.page();
     assert!(page.is_power_of_two(), "{page}");
     assert!(page >= 4096, "{page}");
 }
 
 /// A reservation has the alignment asked for, 0 meaning the granularity, and shares no address with another.
-pub fn reservations_are_aligned_and_apart<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn reservations_are_aligned_and_apart<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let mut taken = Vec::new();
     for (pages, alignment) in [(1, 0), (3, page), (1, 8 * page), (5, 4 * page), (2, 0)] {
@@ -35,7 +35,7 @@ pub fn reservations_are_aligned_and_apart<D: BaselineDriver>(setup: &ContractSet
 }
 
 /// No reservation of 0 bytes, of a part of a page, or aligned to what is no power of two.
-pub fn reservations_of_odd_size_or_alignment_are_refused<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn reservations_of_odd_size_or_alignment_are_refused<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     refused(driver.reserve(0, 0), "0 bytes");
     refused(driver.reserve(page / 2, 0), "half a page");
@@ -44,7 +44,7 @@ pub fn reservations_of_odd_size_or_alignment_are_refused<D: BaselineDriver>(setu
 }
 
 /// An unreserve takes what one reserve gave: no part of it, no more, no two, and not twice.
-pub fn an_unreserve_takes_exactly_one_reservation<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn an_unreserve_takes_exactly_one_reservation<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page) = (&setup.driver, setup.page());
     let address = setup.reserve(4);
     let neighbour = setup.reserve(4);
@@ -59,7 +59,7 @@ pub fn an_unreserve_takes_exactly_one_reservation<D: BaselineDriver>(setup: &Con
 }
 
 /// Addresses with something mapped in them are not given back.
-pub fn a_mapped_reservation_stays<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_mapped_reservation_stays<D: Driver>(setup: &ContractSetup<D>) {
     let address = setup.reserve(4);
     let handle = setup.create(1);
     setup.map(address.add(2 * setup.page()), 1, &handle);
@@ -70,7 +70,7 @@ pub fn a_mapped_reservation_stays<D: BaselineDriver>(setup: &ContractSetup<D>) {
 }
 
 /// No frame of 0 bytes or of a part of a page.
-pub fn a_create_of_odd_size_is_refused<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_create_of_odd_size_is_refused<D: Driver>(setup: &ContractSetup<D>) {
     let (driver, page, properties) = (&setup.driver, setup.page(), setup.properties());
     let before = setup.free_bytes();
     refused(driver.create(0, &properties), "0 bytes");
@@ -80,14 +80,14 @@ pub fn a_create_of_odd_size_is_refused<D: BaselineDriver>(setup: &ContractSetup<
 }
 
 /// No frame, and no granularity, on a device that isn't there.
-pub fn a_create_on_no_device_is_refused<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_create_on_no_device_is_refused<D: Driver>(setup: &ContractSetup<D>) {
     let nowhere = FrameProperties { device: 9_999 };
     refused(setup.driver.granularity(&nowhere), "the granularity of device 9999");
     refused(setup.driver.create(setup.page(), &nowhere), "a frame on device 9999");
 }
 
 /// The device is finite, and a create that it has no room for takes nothing.
-pub fn a_create_over_the_device_runs_out<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_create_over_the_device_runs_out<D: Driver>(setup: &ContractSetup<D>) {
     let page = setup.page();
     let free = setup.free_bytes();
     let over = (free / page + 1) * page;
@@ -96,7 +96,7 @@ pub fn a_create_over_the_device_runs_out<D: BaselineDriver>(setup: &ContractSetu
 }
 
 /// A frame takes its bytes, mapped or not, and gives them back when it is released.
-pub fn memory_is_counted<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn memory_is_counted<D: Driver>(setup: &ContractSetup<D>) {
     let info = done(setup.driver.memory_info());
     assert!(info.free_bytes <= info.total_bytes, "{info:?}");
     let before = info.free_bytes;
@@ -117,7 +117,7 @@ pub fn memory_is_counted<D: BaselineDriver>(setup: &ContractSetup<D>) {
 
 /// A released handle's memory is free only when its last mapping has gone: most of the device, mapped twice, leaves no
 /// room for as much again until then.
-pub fn a_released_handle_counts_while_mapped<D: BaselineDriver>(setup: &ContractSetup<D>) {
+pub fn a_released_handle_counts_while_mapped<D: Driver>(setup: &ContractSetup<D>) {
     let page = setup.page();
     let before = setup.free_bytes();
     let pages = before / page * 3 / 4;

@@ -6,6 +6,7 @@
 mod fence_model;
 mod fences;
 mod frame_stores;
+mod mallocs;
 mod recorder;
 mod retries;
 mod returns;
@@ -26,6 +27,13 @@ impl Setup {
     fn new(config: EmulatorConfig) -> Self {
         let emulator = Emulator::new(config).unwrap();
         let device = Device::new(emulator.clone(), FrameProperties::default()).unwrap();
+        Self { emulator, device }
+    }
+
+    fn of_mallocs() -> Self {
+        let emulator =
+            Emulator::new(EmulatorConfig { virtual_memory: false, ..EmulatorConfig::default() }).unwrap();
+        let device = Device::with_mallocs(emulator.clone(), FrameProperties::default()).unwrap();
         Self { emulator, device }
     }
 

@@ -173,4 +173,12 @@ impl Driver for Recorder {
     fn capture_status(&self, stream: &NumberedStream) -> Result<CaptureStatus, DriverError> {
         self.emulator.capture_status(&stream.stream)
     }
+
+    fn malloc(&self, bytes: u64) -> Result<Address, DriverError> {
+        self.emulator.malloc(bytes)
+    }
+
+    fn free(&self, address: Address) -> Result<(), DriverError> {
+        self.emulator.free(address)
+    }
 }

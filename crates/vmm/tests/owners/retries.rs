@@ -26,7 +26,8 @@ fn each_owner_lands_on_the_list_and_goes_later() {
     drop(mapping);
     assert_eq!(setup.device.unreturned(), Unreturned { mappings: 1, ..Unreturned::default() });
     drop(frame);
-    let so_far = Unreturned { mappings: 1, frames: 1, frame_bytes: page, reservations: 0 };
+    let so_far =
+        Unreturned { mappings: 1, frames: 1, frame_bytes: page, reservations: 0, ..Unreturned::default() };
     assert_eq!(setup.device.unreturned(), so_far);
     drop(reservation);
     assert_eq!(setup.device.unreturned(), Unreturned { reservations: 1, ..so_far });
@@ -53,7 +54,13 @@ fn whatever_fails_again_stays_on_the_list() {
         (0..3).map(|at| reservation.map(at * page, &frames[at as usize]).unwrap()).collect();
     setup.emulator.fail(Fault::from_nth(CallFilter::Memory, 1, REFUSED));
     drop((mappings, frames, reservation));
-    let all = Unreturned { mappings: 3, frames: 3, frame_bytes: 3 * page, reservations: 1 };
+    let all = Unreturned {
+        mappings: 3,
+        frames: 3,
+        frame_bytes: 3 * page,
+        reservations: 1,
+        ..Unreturned::default()
+    };
     assert_eq!(setup.device.unreturned(), all);
     assert_eq!(setup.device.retry(), 0);
     assert_eq!(setup.device.unreturned(), all);
@@ -153,7 +160,8 @@ fn a_lost_device_is_left_alone() {
     assert_eq!(setup.device.retry(), 0);
     drop((mapping, reservation, segment, frame, store, fences));
     assert_eq!(setup.device.retry(), 0);
-    let all = Unreturned { mappings: 2, frames: 1, frame_bytes: page, reservations: 2 };
+    let all =
+        Unreturned { mappings: 2, frames: 1, frame_bytes: page, reservations: 2, ..Unreturned::default() };
     assert_eq!(setup.device.unreturned(), all);
     let Setup { emulator, device } = setup;
     drop(device);

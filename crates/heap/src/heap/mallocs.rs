@@ -1,0 +1,89 @@
+//! The malloc segments of a heap: how they come, which are empty, and how they leave.
+//!
+//! Main types: [`Empty`], and the half of [`Heap`] that deals in mallocs. Neighbours: `malloc_ladder` and `trim` take empty
+//! ones as owned values. Only where there is no virtual memory.
+//!
+//! A malloc segment is one hole when it comes, so that all of it is found as the best fit: there is no tail. When it leaves,
+//! its arena stays without pages, and the next one takes its place.
+
+use concertina_vmm::{Address, Driver, Malloc, Segment, SegmentId, Use, Uses};
+
+use super::Heap;
+use crate::block::{BlockState, NONE};
+use crate::heap::Arena;
+
+/// A malloc segment with no block in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Empty {
+    pub(crate) arena: u32,
+    pub(crate) address: Address,
+    pub(crate) bytes: u64,
+    pub(crate) last_use: Use,
+}
+
+impl<D: Driver> Heap<D> {
+    /// Adds a malloc as one large hole. The heap's stream comes after its last uses.
+    pub(crate) fn add_malloc(&mut self, malloc: Malloc<D>, new_id: impl FnOnce() -> SegmentId) {
+        let number = match self.arenas.iter().position(|arena| arena.segment.pages() == 0) {
+            Some(number) => {
+                self.arenas[number].segment.put_malloc(malloc);
+                number
+            }
+            None => {
+                self.add_arena(Segment::of_malloc(new_id(), &self.store, malloc));
+                self.arenas.len() - 1
+            }
+        };
+        let tick = self.clock.now().tick;
+        let Arena { segment, idle, last, extent } = &mut self.arenas[number];
+        // Whoever takes it from here waits for this stream, and so for those that it has just been put behind.
+        idle.restart(segment.pages(), tick);
+        *extent = segment.pages() * self.steps_per_page;
+        *last = self.blocks.append(number as u32, NONE, 0, *extent, BlockState::Hole);
+        let hole = *last;
+        self.index(hole);
+    }
+
+    /// The malloc segments with no block in them.
+    pub(crate) fn empty_mallocs(&self) -> impl Iterator<Item = Empty> + '_ {
+        let arenas = (0..).zip(&self.arenas).filter(|(_, arena)| self.is_empty(arena));
+        arenas.map(|(number, arena)| {
+            let last_use = Use { stream: self.key.stream, tick: arena.idle.last_tick() };
+            let (address, bytes) = (arena.segment.address(), arena.segment.bytes());
+            Empty { arena: number, address, bytes, last_use }
+        })
+    }
+
+    fn is_empty(&self, arena: &Arena<D>) -> bool {
+        arena.last != NONE && {
+            let last = self.blocks.get(arena.last);
+            last.state == BlockState::Hole && last.start == 0
+        }
+    }
+
+    /// Takes the malloc of an arena out of the heap, with its last use, if no block is in it.
+    pub(crate) fn take_malloc(&mut self, number: u32) -> Option<Malloc<D>> {
+        let arena = &self.arenas[number as usize];
+        if !self.is_empty(arena) {
+            return None;
+        }
+        let (hole, tick) = (arena.last, arena.idle.last_tick());
+        let mut malloc = self.arenas[number as usize].segment.take_malloc()?;
+        malloc.set_uses(Uses::from_iter([Use { stream: self.key.stream, tick }]));
+        self.holes.remove(self.hole(hole));
+        self.blocks.remove(hole);
+        self.idle.forget(number);
+        let arena = &mut self.arenas[number as usize];
+        arena.idle.restart(0, 0);
+        (arena.last, arena.extent) = (NONE, 0);
+        Some(malloc)
+    }
+
+    /// Bytes of pages of malloc segments with no live bytes in them.
+    pub(crate) fn idle_malloc_bytes(&self) -> u64 {
+        let idle = |arena: &Arena<D>| {
+            (0..arena.segment.pages()).filter(|&page| arena.idle.is_idle(page)).count() as u64
+        };
+        self.arenas.iter().map(idle).sum::<u64>() * self.store.frame_bytes()
+    }
+}

@@ -53,13 +53,11 @@ impl BenchDevice for Emulator {
     }
 
     fn synchronize_stream(&self, stream: &EmulatedStream) -> Result<(), TargetError> {
-        Self::synchronize_stream(self, stream);
-        Ok(())
+        Self::synchronize_stream(self, stream).map_err(|hang| TargetError::Failed(hang.into()))
     }
 
     fn synchronize_device(&self) -> Result<(), TargetError> {
-        Self::synchronize_device(self);
-        Ok(())
+        Self::synchronize_device(self).map_err(|hang| TargetError::Failed(hang.into()))
     }
 
     fn defect_at_end(&self) -> Option<String> {

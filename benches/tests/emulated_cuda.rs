@@ -176,13 +176,11 @@ impl BenchDevice for Twice {
     }
 
     fn synchronize_stream(&self, stream: &EmulatedStream) -> Result<(), TargetError> {
-        self.emulator.synchronize_stream(stream);
-        Ok(())
+        BenchDevice::synchronize_stream(&self.emulator, stream)
     }
 
     fn synchronize_device(&self) -> Result<(), TargetError> {
-        self.emulator.synchronize_device();
-        Ok(())
+        BenchDevice::synchronize_device(&self.emulator)
     }
 
     fn defect_at_end(&self) -> Option<String> {

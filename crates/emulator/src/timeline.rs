@@ -204,12 +204,17 @@ impl Timeline {
 
     pub(crate) fn queue(&mut self, stream: u32, work: Work) -> Position {
         let Work { name, ns, awaits, sends, accesses: _ } = work;
-        let [awaits, sends] = [awaits, sends].map(|signal| signal.map(|signal| signal.index));
-        let at = self.push(stream, Task::Kernel { name, ns, awaits, sends });
-        if let Some(signal) = sends {
-            self.signals[signal as usize].sender.get_or_insert(at);
+        let awaits = awaits.map(|signal| signal.index);
+        let mut sends = sends.map(|signal| signal.index);
+        if let Some(signal) = sends.map(|signal| &mut self.signals[signal as usize]) {
+            if signal.sent_at.is_some() || signal.sender.is_some() {
+                sends = None;
+            } else {
+                let number = self.streams[stream as usize].queued() + 1;
+                signal.sender = Some(Position { stream, number });
+            }
         }
-        at
+        self.push(stream, Task::Kernel { name, ns, awaits, sends })
     }
 
     /// The host sends a signal.

@@ -71,7 +71,9 @@ impl Access {
     }
 }
 
-/// Something that kernels can wait for, and that is sent once: by a kernel when it begins, or by the host.
+/// Something that kernels can wait for, and that is sent once: by the first kernel that is queued to send it, when that
+/// begins, or by the host. It orders memory for kernels that await it and are queued after that kernel, or after the host
+/// sent it. If the host sends what a kernel was to send, that order is not to be relied on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Signal {
     pub(crate) instance: u64,

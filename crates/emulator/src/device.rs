@@ -98,6 +98,10 @@ impl Device {
         error
     }
 
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.lost
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use concertina_vmm::{Address, Capabilities, CaptureStatus};
 
-use crate::backing::{Backing, Piece};
+use crate::backing::{Backing, BackingId, Piece};
 use crate::config::{ConfigError, EmulatorConfig};
 use crate::counts::{Counts, Held};
 use crate::device::Device;
@@ -217,6 +217,16 @@ impl Emulator {
     pub(crate) fn own(&self, stream: &EmulatedStream) -> u32 {
         assert_eq!(self.shared.instance, stream.instance, "a stream of another emulator");
         stream.index
+    }
+
+    /// Whether a call has said that the device is lost.
+    pub fn is_lost(&self) -> bool {
+        self.shared.lock().is_lost()
+    }
+
+    /// How many mappings a piece of memory has; 0 if it has gone.
+    pub fn mappings_of(&self, memory: BackingId) -> u32 {
+        self.shared.lock().memory.frames.get(memory.0).map_or(0, |frame| frame.mappings)
     }
 
     /// Calls are to fail, beside those that were to fail already.

@@ -2,7 +2,7 @@
 //! reports of out of memory, and worked examples.
 //!
 //! Neighbours: `program` has the operations and how they are drawn, `world` runs them and checks everything after each,
-//! `watched` is the driver that looks for races meanwhile. `PROPTEST_CASES` raises the number of random programs.
+//! while the emulator looks for races. `PROPTEST_CASES` raises the number of random programs.
 
 #![forbid(unsafe_code)]
 
@@ -21,5 +21,4 @@ mod requests;
 mod retired;
 mod stale;
 mod verdicts;
-mod watched;
 mod world;

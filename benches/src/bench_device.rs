@@ -34,7 +34,13 @@ pub trait BenchDevice: ReplayDevice {
     /// What the driver says.
     fn synchronize_device(&self) -> Result<(), TargetError>;
 
-    /// What is wrong after everything was dropped: rules of the driver that were broken, memory that was not given back.
+    /// The emulator that takes the program's kernels, if this is one.
+    fn emulator(&self) -> Option<&Emulator> {
+        None
+    }
+
+    /// What is wrong after everything was dropped: rules of the driver that were broken, memory that was not given
+    /// back, races.
     fn defect_at_end(&self) -> Option<String>;
 }
 
@@ -60,9 +66,16 @@ impl BenchDevice for Emulator {
         Self::synchronize_device(self).map_err(|hang| TargetError::Failed(hang.into()))
     }
 
+    fn emulator(&self) -> Option<&Emulator> {
+        Some(self)
+    }
+
     fn defect_at_end(&self) -> Option<String> {
         if let Some(rule) = self.broken_rules().first() {
             return Some(broken_rule(rule));
+        }
+        if let Some(race) = self.races().first() {
+            return Some(race.to_string());
         }
         let held = self.leaks();
         (!held.is_empty()).then(|| not_given_back(&held))

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use concertina_vmm::{Address, Capabilities, CaptureStatus};
 
 use crate::backing::{Backing, BackingId, Piece};
-use crate::config::{ConfigError, EmulatorConfig};
+use crate::config::{ConfigError, Detection, EmulatorConfig};
 use crate::counts::{Counts, Held};
 use crate::device::Device;
 use crate::fault::Fault;
@@ -217,6 +217,11 @@ impl Emulator {
     pub(crate) fn own(&self, stream: &EmulatedStream) -> u32 {
         assert_eq!(self.shared.instance, stream.instance, "a stream of another emulator");
         stream.index
+    }
+
+    /// Whether races are looked for.
+    pub fn detection(&self) -> Detection {
+        if self.shared.lock().detector.is_some() { Detection::On } else { Detection::Off }
     }
 
     /// Whether a call has said that the device is lost.

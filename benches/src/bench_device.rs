@@ -16,11 +16,11 @@ pub trait BenchDevice: ReplayDevice {
     /// The driver that allocators get.
     fn driver(&self) -> &Self::Driver;
 
-    /// A new stream of the program's.
+    /// The stream of the program's that has this number in the trace, asked for once.
     ///
     /// # Errors
     /// What the driver says.
-    fn new_stream(&self) -> Result<StreamOf<Self>, TargetError>;
+    fn new_stream(&self, number: u32) -> Result<StreamOf<Self>, TargetError>;
 
     /// The program waits for a stream.
     ///
@@ -54,8 +54,8 @@ impl BenchDevice for Emulator {
         self
     }
 
-    fn new_stream(&self) -> Result<EmulatedStream, TargetError> {
-        Ok(self.stream())
+    fn new_stream(&self, number: u32) -> Result<EmulatedStream, TargetError> {
+        Ok(self.nth_stream(number))
     }
 
     fn synchronize_stream(&self, stream: &EmulatedStream) -> Result<(), TargetError> {

@@ -171,8 +171,8 @@ impl BenchDevice for Twice {
         &self.driver
     }
 
-    fn new_stream(&self) -> Result<EmulatedStream, TargetError> {
-        Ok(self.emulator.stream())
+    fn new_stream(&self, number: u32) -> Result<EmulatedStream, TargetError> {
+        Ok(self.emulator.nth_stream(number))
     }
 
     fn synchronize_stream(&self, stream: &EmulatedStream) -> Result<(), TargetError> {

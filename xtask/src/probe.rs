@@ -71,8 +71,9 @@ where
     D: BenchDevice,
     D::Driver: concertina_vmm::Driver<Stream = concertina_cuda::Stream>,
 {
-    let stream = || device.new_stream().map_err(|error| XtaskError::Probe { reason: error.to_string() });
-    let streams = [stream()?, stream()?];
+    let stream =
+        |number| device.new_stream(number).map_err(|error| XtaskError::Probe { reason: error.to_string() });
+    let streams = [stream(0)?, stream(1)?];
     let measured = measure(cuda, cuda.ordinal(), [&streams[0], &streams[1]], args.repeat);
     let measured = measured.map_err(|error| CaseError::Cuda(CudaError::Silent(error)))?;
 

@@ -19,6 +19,9 @@ use crate::unlimited::Unlimited;
 /// Alignment in bytes that every block must have: what `cudaMalloc` promises and kernels count on.
 const ALIGNMENT_BYTES: u64 = 256;
 
+/// How many times the live peak is memory without a limit: more than any allocator here maps.
+const UNLIMITED: u64 = 16;
+
 /// What to run. Each run makes a new device and a new allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
@@ -106,18 +109,28 @@ impl Case<'_> {
         }
         let detection = if look == Look::AtBlocks { Detection::On } else { Detection::Off };
         let mut run = self.on(&Emulator::new(config.clone().with_detection(detection))?, size, look)?;
-        if let (Some(seed), Some(ns), true) =
-            (self.device.work, run.outcome.modelled_device_ns, run.outcome.completed)
-        {
-            run.outcome.device_ns_over_unlimited =
-                self.unlimited_ns(config, seed)?.map(|least| ns as f64 / least.max(1) as f64);
+        if let (Some(seed), Look::Away, true) = (self.device.work, look, run.outcome.completed) {
+            let over = |ns: Option<u64>| Some(run.outcome.modelled_device_ns? as f64 / ns?.max(1) as f64);
+            let unlimited = over(self.unlimited_ns(&config)?);
+            let kernels = over(self.kernels_ns(config, seed)?);
+            run.outcome.device_ns_over_unlimited = unlimited;
+            run.outcome.device_ns_over_kernels = kernels;
         }
         Ok(run)
     }
 
-    /// Modelled time of the same work where memory is free of charge and never ends.
-    fn unlimited_ns(&self, config: EmulatorConfig, seed: u64) -> Result<Option<u64>, CaseError> {
-        let emulator = Emulator::new(config.with_detection(Detection::Off))?;
+    /// Modelled time of the same on a device with more memory than it can use; none if it fails there.
+    fn unlimited_ns(&self, config: &EmulatorConfig) -> Result<Option<u64>, CaseError> {
+        let ample = self.trace.live_peak().bytes.saturating_mul(UNLIMITED).max(config.capacity_bytes);
+        let config = config.clone().with_capacity(ample)?;
+        let size = Size { capacity: config.capacity_bytes, granularity: config.granularity_bytes };
+        let outcome = self.on(&Emulator::new(config)?, size, Look::Away)?.outcome;
+        Ok(outcome.modelled_device_ns.filter(|_| outcome.completed))
+    }
+
+    /// Modelled time of the same kernels without an allocator: memory is free of charge and never ends.
+    fn kernels_ns(&self, config: EmulatorConfig, seed: u64) -> Result<Option<u64>, CaseError> {
+        let emulator = Emulator::new(config)?;
         let replay = Replay::new(self.trace, &emulator).with_work(Workload { emulator: &emulator, seed });
         Ok(replay.run(&mut Unlimited::default()).device_ns)
     }
@@ -176,6 +189,7 @@ impl Case<'_> {
             device_waits: report.device_waits(),
             modelled_device_ns: report.device_ns,
             device_ns_over_unlimited: None,
+            device_ns_over_kernels: None,
             modelled_driver_ns: if measured { 0 } else { counts.modelled_ns },
             measured_driver_ns: measured.then_some(counts.modelled_ns),
             host_waits: counts.host_waits,

@@ -67,9 +67,12 @@ pub struct Outcome {
     /// Modelled time until the device was done with the program's kernels, in nanoseconds: with work only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled_device_ns: Option<u64>,
-    /// The same over the time of the kernels where memory is free of charge and never ends.
+    /// The same over that of the same run on a device with more memory than it can use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_ns_over_unlimited: Option<f64>,
+    /// The same over that of the kernels alone, without an allocator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_ns_over_kernels: Option<f64>,
     /// Modelled time of all driver calls, in nanoseconds.
     pub modelled_driver_ns: u64,
     /// Measured time of all driver calls, in nanoseconds: on a GPU only.

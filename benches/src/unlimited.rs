@@ -1,4 +1,4 @@
-//! A device whose memory costs nothing and never ends: what a program would take if it waited for no memory.
+//! No allocator: memory that costs nothing and never ends, to see what a program's kernels take alone.
 //!
 //! Main types: [`Unlimited`]. Neighbours: `case` replays on it for the figure to compare with.
 

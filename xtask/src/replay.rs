@@ -160,8 +160,15 @@ fn print_totals(run: &Run) {
     );
     println!("host waits         {}", count(outcome.host_waits));
     if let Some(ns) = outcome.modelled_device_ns {
-        let over = outcome.device_ns_over_unlimited.map(|ratio| format!(", {ratio:.4} × unlimited"));
-        println!("device time        {} ms, modelled{}", milliseconds(ns), over.unwrap_or_default());
+        let over = |ratio: Option<f64>, what| {
+            ratio.map(|ratio| format!(", {ratio:.4} × {what}")).unwrap_or_default()
+        };
+        println!(
+            "device time        {} ms, modelled{}{}",
+            milliseconds(ns),
+            over(outcome.device_ns_over_unlimited, "unlimited"),
+            over(outcome.device_ns_over_kernels, "kernels alone")
+        );
     }
     match outcome.measured_driver_ns {
         Some(ns) => println!("driver time        {} ms, measured", milliseconds(ns)),

@@ -14,13 +14,11 @@ fn columns(device: DeviceName, work: Option<u64>) -> Vec<Column> {
         DeviceName::Emulated | DeviceName::EmulatedCuda => "modelled\ndriver ms",
         DeviceName::Cuda => "measured\ndriver ms",
     };
-    let mut columns = vec![
-        Column::left("\ntrace"),
-        Column::left("\nallocator"),
-        Column::left("\npolicy"),
-        Column::right("live\nGB"),
-        Column::right("mapped\n/live"),
-    ];
+    let mut columns = vec![Column::left("\ntrace"), Column::left("\nallocator"), Column::left("\npolicy")];
+    if work.is_none() {
+        columns.push(Column::right("live\nGB"));
+    }
+    columns.push(Column::right("mapped\n/live"));
     if work.is_none() {
         columns.push(Column::right("addr.\n/live"));
     }
@@ -33,7 +31,8 @@ fn columns(device: DeviceName, work: Option<u64>) -> Vec<Column> {
             Column::right("device\nwaits"),
             Column::right("host\nwaits"),
             Column::right("modelled\ndevice ms"),
-            Column::right("/unli-\nmited"),
+            Column::right("/un-\nlim."),
+            Column::right("/ker-\nnels"),
         ]
         .to_vec(),
     });
@@ -64,9 +63,11 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         shortened(name, 22),
         format!("{}{incomplete}", outcome.allocator),
         outcome.policy.clone().unwrap_or_else(|| "-".to_owned()),
-        format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9),
-        format!("{:.4}", outcome.mapped_over_live),
     ];
+    if outcome.work_seed.is_none() {
+        cells.push(format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9));
+    }
+    cells.push(format!("{:.4}", outcome.mapped_over_live));
     if outcome.work_seed.is_none() {
         cells.push(format!("{:.2}", outcome.address_over_live));
     }
@@ -84,10 +85,16 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
             rough_count(outcome.device_waits),
             rough_count(outcome.host_waits),
             milliseconds(outcome.modelled_device_ns.unwrap_or(0)),
-            outcome.device_ns_over_unlimited.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}")),
+            ratio(outcome.device_ns_over_unlimited),
+            ratio(outcome.device_ns_over_kernels),
         ],
     });
     cells
+}
+
+/// A quotient of times, if there is one.
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
 /// At most `most` characters of `text`; a cut is shown.
@@ -121,10 +128,11 @@ fn legend(device: &DeviceArgs) -> String {
     if device.work.is_some() {
         return format!(
             "
-live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. driver calls: those that change
-memory. device waits, host waits: that the allocator made streams, or the host, wait. Driver ms and
-device ms are {times}. device ms: until the device was
-done with all kernels, which are made up; /unlimited: over the same where memory is free and endless.
+live: peak of bytes as asked. mapped: peak of physical bytes. driver calls: those that change memory.
+device waits, host waits: that the allocator made streams, or the host, wait. Driver ms and device ms
+are {times}. device ms: until the device was done with
+all kernels, which are made up. /unlim.: over the same with unlimited memory; /kernels: over that of
+the kernels alone, without an allocator.
 Device: {line}.
 More: docs/bench.md, benches/README.md.
 "
@@ -193,6 +201,7 @@ mod tests {
             device_waits: 99_999,
             modelled_device_ns: None,
             device_ns_over_unlimited: None,
+            device_ns_over_kernels: None,
             modelled_driver_ns: 99_999_900_000,
             measured_driver_ns: None,
             host_waits: 350_000,
@@ -227,11 +236,12 @@ mod tests {
         row.work_seed = Some(u64::MAX);
         row.modelled_device_ns = Some(99_999_900_000);
         row.device_ns_over_unlimited = Some(12.345_678);
+        row.device_ns_over_kernels = Some(98.765_432);
         let text = report(&[row], &Line::parse_from(line).device);
         for line in text.lines() {
             assert!(line.trim_end().chars().count() <= 100, "{} columns: {line}", line.chars().count());
         }
-        for part in ["device ms", "99,999", "12.3457", "work by seed 18446744073709551615"] {
+        for part in ["device ms", "99,999", "12.346", "98.765", "work by seed 18446744073709551615"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -11,6 +11,7 @@ mod close;
 mod counts;
 mod failures;
 mod givebacks;
+mod hangs;
 mod lost;
 mod never_fails;
 mod order;

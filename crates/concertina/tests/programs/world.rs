@@ -13,6 +13,9 @@ use concertina_vmm::{Call, DriverErrorKind};
 
 use crate::program::{Op, Program, STREAMS, Setup, Size};
 
+/// How long a kernel takes by the clock: some driver calls.
+const KERNEL_NS: u64 = 200_000;
+
 /// A live block, with the streams that it is recorded for.
 pub(crate) struct Live {
     pub(crate) allocation: Allocation<Emulator>,
@@ -28,7 +31,7 @@ impl Live {
     /// A kernel that reads the block.
     fn read(&self, name: &'static str) -> Work {
         let read = Access::read(self.allocation.address(), self.layout.bytes());
-        Work::new(name).touching(read.of_block(self.block))
+        Work::new(name).touching(read.of_block(self.block)).lasting(KERNEL_NS)
     }
 }
 
@@ -121,7 +124,7 @@ impl World {
                 self.blocks += 1;
                 let block = self.device.block_allocated(name, address, layout.bytes(), &stream);
                 let write = Access::write(address, layout.bytes()).of_block(block);
-                self.device.queue(&stream, Work::new("write").touching(write));
+                self.device.queue(&stream, Work::new("write").touching(write).lasting(KERNEL_NS));
                 let backing = self.emulator().resolve_range(address, layout.bytes());
                 for piece in &backing {
                     let memory = piece.backing.expect("a block is mapped").memory;

@@ -336,7 +336,9 @@ fn an_unmap_under_work_that_the_host_has_not_seen_done() {
         [(false, EventCompletion::AtOnce), (true, EventCompletion::AtOnce), (true, EventCompletion::ByHand)]
     {
         let device = Device::new(completion);
-        (0..3).for_each(|page| drop(device.back(page)));
+        for page in 0..3 {
+            device.back(page);
+        }
         let [stream] = device.streams();
         device.read(&stream, device.page(0), 3 * PAGE);
         let event = device.record(&stream);

@@ -60,7 +60,7 @@ pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
 fn row(name: &str, outcome: &Outcome) -> Vec<String> {
     let incomplete = if outcome.completed { "" } else { "*" };
     let mut cells = vec![
-        shortened(name, 22),
+        shortened(name, if outcome.work_seed.is_none() { 22 } else { 18 }),
         format!("{}{incomplete}", outcome.allocator),
         outcome.policy.clone().unwrap_or_else(|| "-".to_owned()),
     ];
@@ -128,8 +128,8 @@ fn legend(device: &DeviceArgs) -> String {
     if device.work.is_some() {
         return format!(
             "
-live: peak of bytes as asked. mapped: peak of physical bytes. driver calls: those that change memory.
-device waits, host waits: that the allocator made streams, or the host, wait. Driver ms and device ms
+mapped/live: peak of physical bytes over that of bytes as asked. driver calls: that change memory.
+device waits, host waits: that the allocator made streams, or the host, wait. Driver and device ms
 are {times}. device ms: until the device was done with
 all kernels, which are made up. /unlim.: over the same with unlimited memory; /kernels: over that of
 the kernels alone, without an allocator.

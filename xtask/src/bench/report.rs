@@ -131,8 +131,8 @@ fn legend(device: &DeviceArgs) -> String {
 mapped/live: peak of physical bytes over that of bytes as asked. driver calls: that change memory.
 device waits, host waits: that the allocator made streams, or the host, wait. Driver and device ms
 are {times}.
-device ms: until the device was done with all kernels, which are made up. /unlim.: over the same with
-unlimited memory; /kernels: over that of the kernels alone, without an allocator.
+device ms: until the device was done with all kernels, which are made up. /unlim.: over the same
+with unlimited memory; /kernels: over that of the kernels alone, without an allocator.
 Device: {line}.
 More: docs/bench.md, benches/README.md.
 "

@@ -16,11 +16,11 @@ pub trait BenchDevice: ReplayDevice {
     /// The driver that allocators get.
     fn driver(&self) -> &Self::Driver;
 
-    /// A new stream of the program's.
+    /// The stream of the program's that has this number in the trace, asked for once.
     ///
     /// # Errors
     /// What the driver says.
-    fn new_stream(&self) -> Result<StreamOf<Self>, TargetError>;
+    fn new_stream(&self, number: u32) -> Result<StreamOf<Self>, TargetError>;
 
     /// The program waits for a stream.
     ///
@@ -34,7 +34,13 @@ pub trait BenchDevice: ReplayDevice {
     /// What the driver says.
     fn synchronize_device(&self) -> Result<(), TargetError>;
 
-    /// What is wrong after everything was dropped: rules of the driver that were broken, memory that was not given back.
+    /// The emulator that takes the program's kernels, if this is one.
+    fn emulator(&self) -> Option<&Emulator> {
+        None
+    }
+
+    /// What is wrong after everything was dropped: rules of the driver that were broken, memory that was not given
+    /// back, races.
     fn defect_at_end(&self) -> Option<String>;
 }
 
@@ -48,23 +54,28 @@ impl BenchDevice for Emulator {
         self
     }
 
-    fn new_stream(&self) -> Result<EmulatedStream, TargetError> {
-        Ok(self.stream())
+    fn new_stream(&self, number: u32) -> Result<EmulatedStream, TargetError> {
+        Ok(self.nth_stream(number))
     }
 
     fn synchronize_stream(&self, stream: &EmulatedStream) -> Result<(), TargetError> {
-        Self::synchronize_stream(self, stream);
-        Ok(())
+        Self::synchronize_stream(self, stream).map_err(|hang| TargetError::Failed(hang.into()))
     }
 
     fn synchronize_device(&self) -> Result<(), TargetError> {
-        Self::synchronize_device(self);
-        Ok(())
+        Self::synchronize_device(self).map_err(|hang| TargetError::Failed(hang.into()))
+    }
+
+    fn emulator(&self) -> Option<&Emulator> {
+        Some(self)
     }
 
     fn defect_at_end(&self) -> Option<String> {
         if let Some(rule) = self.broken_rules().first() {
             return Some(broken_rule(rule));
+        }
+        if let Some(race) = self.races().first() {
+            return Some(race.to_string());
         }
         let held = self.leaks();
         (!held.is_empty()).then(|| not_given_back(&held))

@@ -3,9 +3,9 @@
 //! Main types: [`Case`], [`Run`], [`CaseError`]. Neighbours: `targets` makes the allocator, `concertina_trace` replays,
 //! `outcome` names the figures.
 
-use concertina_emulator::{ConfigError, Emulator};
+use concertina_emulator::{ConfigError, Detection, Emulator, EmulatorConfig};
 use concertina_trace::target::TargetError;
-use concertina_trace::{FailureCause, LoadedTrace, MarkReport, Replay, ReplayReport};
+use concertina_trace::{FailureCause, LoadedTrace, MarkReport, Replay, ReplayReport, Workload};
 use concertina_vmm::Call;
 
 use crate::bench_device::BenchDevice;
@@ -14,9 +14,13 @@ use crate::cuda_device::{CudaError, EmulatedCuda, RealCuda};
 use crate::device::{DeviceKind, DeviceSpec};
 use crate::outcome::{Failure, Fences, Outcome};
 use crate::targets;
+use crate::unlimited::Unlimited;
 
 /// Alignment in bytes that every block must have: what `cudaMalloc` promises and kernels count on.
 const ALIGNMENT_BYTES: u64 = 256;
+
+/// How many times the live peak is memory without a limit: more than any allocator here maps.
+const UNLIMITED: u64 = 16;
 
 /// What to run. Each run makes a new device and a new allocator.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,9 @@ pub enum CaseError {
     /// A real device tells nothing that could be checked.
     #[error("nothing can be checked on a GPU: its page tables can't be read; use --device emulated-cuda")]
     Unchecked,
+    /// Kernels of traces exist on the emulator alone.
+    #[error("work can be queued on the emulator only, called directly: use --device emulated")]
+    NoWork,
     /// The allocator could not be set up on the device.
     #[error("{allocator} can't be set up: {error}")]
     SetUp {
@@ -74,7 +81,7 @@ impl Case<'_> {
         self.replay(Look::Away)
     }
 
-    /// Replays the trace and looks at every block through the device's page tables; not timed.
+    /// Replays the trace and looks at every block through the device's page tables, and with work for races; not timed.
     ///
     /// # Errors
     /// As [`Case::run`].
@@ -84,6 +91,9 @@ impl Case<'_> {
 
     fn replay(&self, look: Look) -> Result<Run, CaseError> {
         let kind = self.device.kind;
+        if self.device.work.is_some() && kind != DeviceKind::Emulated {
+            return Err(CaseError::NoWork);
+        }
         if kind == DeviceKind::Cuda {
             if look == Look::AtBlocks {
                 return Err(CaseError::Unchecked);
@@ -97,14 +107,42 @@ impl Case<'_> {
         if kind == DeviceKind::EmulatedCuda {
             return self.on(&EmulatedCuda::new(self.device.as_cuda(&config))?, size, look);
         }
-        self.on(&Emulator::new(config)?, size, look)
+        let detection = if look == Look::AtBlocks { Detection::On } else { Detection::Off };
+        let mut run = self.on(&Emulator::new(config.clone().with_detection(detection))?, size, look)?;
+        if let (Some(seed), Look::Away, true) = (self.device.work, look, run.outcome.completed) {
+            let over = |ns: Option<u64>| Some(run.outcome.modelled_device_ns? as f64 / ns?.max(1) as f64);
+            let unlimited = over(self.unlimited_ns(&config)?);
+            let kernels = over(self.kernels_ns(config, seed)?);
+            run.outcome.device_ns_over_unlimited = unlimited;
+            run.outcome.device_ns_over_kernels = kernels;
+        }
+        Ok(run)
+    }
+
+    /// Modelled time of the same on a device with more memory than it can use; none if it fails there.
+    fn unlimited_ns(&self, config: &EmulatorConfig) -> Result<Option<u64>, CaseError> {
+        let ample = self.trace.live_peak().bytes.saturating_mul(UNLIMITED).max(config.capacity_bytes);
+        let config = config.clone().with_capacity(ample)?;
+        let size = Size { capacity: config.capacity_bytes, granularity: config.granularity_bytes };
+        let outcome = self.on(&Emulator::new(config)?, size, Look::Away)?.outcome;
+        Ok(outcome.modelled_device_ns.filter(|_| outcome.completed))
+    }
+
+    /// Modelled time of the same kernels without an allocator: memory is free of charge and never ends.
+    fn kernels_ns(&self, config: EmulatorConfig, seed: u64) -> Result<Option<u64>, CaseError> {
+        let emulator = Emulator::new(config)?;
+        let replay = Replay::new(self.trace, &emulator).with_work(Workload { emulator: &emulator, seed });
+        Ok(replay.run(&mut Unlimited::default()).device_ns)
     }
 
     fn on<D: BenchDevice>(&self, device: &D, size: Size, look: Look) -> Result<Run, CaseError> {
-        let replay = match look {
-            Look::Away => Replay::new(self.trace, device),
-            Look::AtBlocks => Replay::new(self.trace, device).checked(ALIGNMENT_BYTES),
-        };
+        let mut replay = Replay::new(self.trace, device);
+        if look == Look::AtBlocks {
+            replay = replay.checked(ALIGNMENT_BYTES);
+        }
+        if let (Some(seed), Some(emulator)) = (self.device.work, device.emulator()) {
+            replay = replay.with_work(Workload { emulator, seed });
+        }
         let report = targets::replay(self, device, &replay)?;
         let defect = defect_at_end(&report, device);
         let mut run = self.describe(size, report);
@@ -131,6 +169,7 @@ impl Case<'_> {
             capacity_bytes: size.capacity,
             granularity_bytes: size.granularity,
             event_lag: self.device.event_lag,
+            work_seed: self.device.work,
             cost_table: if measured { "none".to_owned() } else { self.device.cost_table.name.clone() },
             events,
             live_peak_bytes: report.live_peak_bytes,
@@ -147,6 +186,10 @@ impl Case<'_> {
             driver_calls_by_mark: report.marks.iter().map(MarkReport::memory_calls).collect(),
             marks: report.marks.iter().map(|mark| mark.label.to_string()).collect(),
             fences: Fences { records: counts.of(Call::EventRecord), waits: counts.of(Call::StreamWait) },
+            device_waits: report.device_waits(),
+            modelled_device_ns: report.device_ns,
+            device_ns_over_unlimited: None,
+            device_ns_over_kernels: None,
             modelled_driver_ns: if measured { 0 } else { counts.modelled_ns },
             measured_driver_ns: measured.then_some(counts.modelled_ns),
             host_waits: counts.host_waits,
@@ -176,7 +219,7 @@ fn kind_of(cause: &FailureCause) -> Failure {
     match cause {
         FailureCause::Violation(_) => Failure::Violation,
         cause if cause.is_out_of_memory() => Failure::OutOfMemory,
-        FailureCause::Target(_) => Failure::Failed,
+        FailureCause::Target(_) | FailureCause::Hang(_) => Failure::Failed,
     }
 }
 

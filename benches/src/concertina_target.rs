@@ -65,8 +65,8 @@ impl<'a, D: BenchDevice> ConcertinaTarget<'a, D> {
 
     /// Registers streams up to this number, if the trace has not met them before.
     fn meet(&mut self, stream: u32) -> Result<(), TargetError> {
-        while self.streams.len() <= stream as usize {
-            let device = self.device.new_stream()?;
+        for number in self.streams.len() as u32..=stream {
+            let device = self.device.new_stream(number)?;
             let registered = self.allocator.register_stream(device.clone());
             self.streams.push(TraceStream { device, registered });
         }

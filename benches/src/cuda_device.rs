@@ -130,7 +130,7 @@ impl BenchDevice for EmulatedCuda {
         &self.cuda
     }
 
-    fn new_stream(&self) -> Result<Stream, TargetError> {
+    fn new_stream(&self, _number: u32) -> Result<Stream, TargetError> {
         new_stream(&self.cuda)
     }
 
@@ -200,7 +200,7 @@ impl BenchDevice for RealCuda {
         &self.driver
     }
 
-    fn new_stream(&self) -> Result<Stream, TargetError> {
+    fn new_stream(&self, _number: u32) -> Result<Stream, TargetError> {
         new_stream(self.driver.inner())
     }
 

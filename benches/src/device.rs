@@ -2,7 +2,7 @@
 //!
 //! Main types: [`DeviceSpec`], [`DeviceKind`]. Neighbours: `case` makes an emulator of it for each run; `size` has its parts.
 
-use concertina_emulator::{ConfigError, CostTable, EmulatorConfig, EventCompletion};
+use concertina_emulator::{ConfigError, CostTable, Detection, EmulatorConfig, EventCompletion};
 use concertina_libcuda::DeviceConfig;
 
 use crate::size::{Capacity, Granularity};
@@ -41,6 +41,9 @@ pub struct DeviceSpec {
     pub granularity: Granularity,
     /// Further operations that an event needs to complete; 0: events complete at once.
     pub event_lag: u64,
+    /// Seed of the kernels that the program queues, which complete by the virtual clock; without one it queues none, and
+    /// `event_lag` says when events complete.
+    pub work: Option<u64>,
     /// What driver calls cost.
     pub cost_table: CostTable,
     /// Most mappings at once; none without a limit.
@@ -55,6 +58,7 @@ impl Default for DeviceSpec {
             capacity: Capacity::Bytes(80 << 30),
             granularity: Granularity::CUDA,
             event_lag: 0,
+            work: None,
             cost_table: CostTable::h100(),
             max_mappings: None,
         }
@@ -62,14 +66,19 @@ impl Default for DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// The emulator's configuration for a trace whose live bytes reach `live_peak_bytes`.
+    /// The emulator's configuration for a trace whose live bytes reach `live_peak_bytes`, without the race detector.
     ///
     /// # Errors
     /// If no device can have these values.
     pub fn config(&self, live_peak_bytes: u64) -> Result<EmulatorConfig, ConfigError> {
+        let completion = match self.work {
+            Some(_) => EventCompletion::ByClock,
+            None => EventCompletion::AfterOperations(self.event_lag),
+        };
         let config = EmulatorConfig { max_mappings: self.max_mappings, ..EmulatorConfig::default() }
             .with_granularity(self.granularity.bytes())
-            .with_event_completion(EventCompletion::AfterOperations(self.event_lag))
+            .with_event_completion(completion)
+            .with_detection(Detection::Off)
             .with_cost_table(self.cost_table.clone())
             .with_capacity(self.capacity.resolve(live_peak_bytes))?;
         config.check()?;

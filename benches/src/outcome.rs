@@ -23,6 +23,9 @@ pub struct Outcome {
     pub granularity_bytes: u64,
     /// Operations that an event needs to complete.
     pub event_lag: u64,
+    /// Seed of the kernels that the program queues, if it queues any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_seed: Option<u64>,
     /// Name of the cost table.
     pub cost_table: String,
     /// Events replayed.
@@ -58,6 +61,18 @@ pub struct Outcome {
     pub marks: Vec<String>,
     /// Events and waits on the device.
     pub fences: Fences,
+    /// Waits of a stream for an event, on the device: the allocator's.
+    #[serde(default)]
+    pub device_waits: u64,
+    /// Modelled time until the device was done with the program's kernels, in nanoseconds: with work only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelled_device_ns: Option<u64>,
+    /// The same over that of the same run on a device with more memory than it can use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_ns_over_unlimited: Option<f64>,
+    /// The same over that of the kernels alone, without an allocator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_ns_over_kernels: Option<f64>,
     /// Modelled time of all driver calls, in nanoseconds.
     pub modelled_driver_ns: u64,
     /// Measured time of all driver calls, in nanoseconds: on a GPU only.

@@ -171,18 +171,16 @@ impl BenchDevice for Twice {
         &self.driver
     }
 
-    fn new_stream(&self) -> Result<EmulatedStream, TargetError> {
-        Ok(self.emulator.stream())
+    fn new_stream(&self, number: u32) -> Result<EmulatedStream, TargetError> {
+        Ok(self.emulator.nth_stream(number))
     }
 
     fn synchronize_stream(&self, stream: &EmulatedStream) -> Result<(), TargetError> {
-        self.emulator.synchronize_stream(stream);
-        Ok(())
+        BenchDevice::synchronize_stream(&self.emulator, stream)
     }
 
     fn synchronize_device(&self) -> Result<(), TargetError> {
-        self.emulator.synchronize_device();
-        Ok(())
+        BenchDevice::synchronize_device(&self.emulator)
     }
 
     fn defect_at_end(&self) -> Option<String> {

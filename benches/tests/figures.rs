@@ -182,3 +182,26 @@ fn direct_waits_at_every_free_and_maps_whole_granules() {
     assert_eq!((outcome.driver_calls["malloc"], outcome.driver_calls["free"], outcome.host_waits), (4, 1, 1));
     assert_eq!(outcome.policy, None);
 }
+
+#[test]
+fn with_work_on_three_streams_nothing_races_and_the_host_does_not_wait() {
+    let trace = load(&TraceFile::find("s7").expect("bundled"));
+    for (policy, seed, most) in [(PolicyName::Lean, 1, 1.02), (PolicyName::Balanced, 2, 1.055)] {
+        let device = DeviceSpec { work: Some(seed), ..DeviceSpec::default() };
+        let case = Case { trace: &trace, allocator: AllocatorName::Concertina, policy, device: &device };
+        let checked = case.check().expect("the device can be made").outcome;
+        assert_eq!(checked.error, None, "{policy}, seed {seed}");
+        assert_eq!(mapped_at_most(most)(&checked), None, "{policy}, seed {seed}");
+        assert_eq!(checked.host_waits, 0, "{policy}, seed {seed}");
+        assert_eq!(checked.device_waits, checked.fences.waits);
+        if policy == PolicyName::Lean {
+            continue;
+        }
+        let outcome = case.run().expect("the device can be made").outcome;
+        assert_eq!(outcome.modelled_device_ns, checked.modelled_device_ns, "whether somebody looks or not");
+        let ratio = outcome.device_ns_over_kernels.expect("it ran to its end");
+        assert!(ratio >= 1.0, "{ratio}: no device is faster than one without an allocator");
+        let ratio = outcome.device_ns_over_unlimited.expect("it ran to its end");
+        assert!(ratio <= 1.02, "{ratio}: 80 GiB are hardly a limit for it");
+    }
+}

@@ -28,6 +28,7 @@ pub(crate) use report::shortened;
   cargo xtask bench                                     all bundled traces, direct and concertina
   cargo xtask bench t1 s7 --policy both                 two traces, both policies
   cargo xtask bench t7 --capacity 1.02x                 a device of 1.02 times what lives at once
+  cargo xtask bench s7 --work 1 --check                 with kernels on the streams, looking for races
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
   cargo xtask bench my.trace.zst --cost-table a100      a trace of your own
   cargo xtask bench t1 --device emulated-cuda           through the crate cuda, over an emulated libcuda
@@ -52,7 +53,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replay each case a second time and check that live blocks never share memory and are always mapped.
+    /// Replay each case a second time and check that live blocks never share memory and are always mapped; with --work
+    /// also that nothing races.
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -73,8 +75,12 @@ pub(crate) struct DeviceArgs {
     pub(crate) granularity: Granularity,
 
     /// How many further operations an event needs to complete.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "work")]
     pub(crate) event_lag: u64,
+
+    /// Queue made-up kernels for the trace's events, with durations by this seed: on the virtual clock of `emulated` only.
+    #[arg(long, value_name = "SEED")]
+    pub(crate) work: Option<u64>,
 
     /// What driver calls cost: h100, a100, a TOML file, or the name of one below docs/measurements.
     #[arg(long, value_name = "TABLE", default_value = "h100")]
@@ -136,6 +142,9 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
     let device = args.device.spec()?;
     if args.check && device.kind == DeviceKind::Cuda {
         return Err(CaseError::Unchecked.into());
+    }
+    if device.work.is_some() && device.kind != DeviceKind::Emulated {
+        return Err(CaseError::NoWork.into());
     }
     let traces = load(&args.traces)?;
     for trace in &traces {
@@ -211,6 +220,7 @@ impl DeviceArgs {
             capacity: self.capacity,
             granularity: self.granularity,
             event_lag: self.event_lag,
+            work: self.work,
             cost_table,
             max_mappings: self.max_mappings,
         };
@@ -230,6 +240,7 @@ fn given(spec: &DeviceSpec) -> Option<&'static str> {
         ("--capacity", spec.capacity != default.capacity),
         ("--granularity", spec.granularity != default.granularity),
         ("--event-lag", spec.event_lag != default.event_lag),
+        ("--work", spec.work.is_some()),
         ("--cost-table", spec.cost_table != default.cost_table),
         ("--max-mappings", spec.max_mappings != default.max_mappings),
     ];

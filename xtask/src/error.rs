@@ -126,9 +126,9 @@ impl XtaskError {
             | Self::CostTable(_)
             | Self::Device(_)
             | Self::NotForGpu { .. }
-            | Self::Case(CaseError::Device(_) | CaseError::Cuda(_) | CaseError::Unchecked) => {
-                ExitCode::from(2)
-            }
+            | Self::Case(
+                CaseError::Device(_) | CaseError::Cuda(_) | CaseError::Unchecked | CaseError::NoWork,
+            ) => ExitCode::from(2),
             Self::Case(CaseError::SetUp { .. })
             | Self::Measure { .. }
             | Self::ProbeParts { .. }

@@ -77,14 +77,14 @@ impl OpenDevice {
     /// # Errors
     /// What the driver says.
     pub(crate) fn streams(&self) -> Result<[Stream; 2], XtaskError> {
-        let stream = || {
+        let stream = |number| {
             let made = match self {
-                Self::Gpu(device) => device.new_stream(),
-                Self::Emulated(device) => device.new_stream(),
+                Self::Gpu(device) => device.new_stream(number),
+                Self::Emulated(device) => device.new_stream(number),
             };
             made.map_err(|error| XtaskError::Measure { reason: error.to_string() })
         };
-        Ok([stream()?, stream()?])
+        Ok([stream(0)?, stream(1)?])
     }
 
     /// What was not given back, where that can be seen.

@@ -20,6 +20,7 @@ use crate::figures::{self, Column, bytes, count, milliseconds, table};
   cargo xtask replay t1                                what concertina did at each mark
   cargo xtask replay s2 --allocator direct             the same trace on cudaMalloc
   cargo xtask replay t7 --marks 0 --capacity 1.02x     every mark, on a tight device
+  cargo xtask replay s7 --work 1 --check               with kernels on the streams, looking for races
   cargo xtask replay t1 --device emulated-cuda         through the crate cuda, over an emulated libcuda")]
 pub(crate) struct ReplayArgs {
     /// A bundled trace's name, long (t1_gpt2_train) or short (t1), or a file.
@@ -37,6 +38,10 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 
+    /// Replay a second time and check every block; with --work also that nothing races.
+    #[arg(long)]
+    pub(crate) check: bool,
+
     /// Most lines of marks to print, the first and the last ones; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub(crate) marks: usize,
@@ -50,7 +55,10 @@ pub(crate) fn run(args: ReplayArgs) -> Result<(), XtaskError> {
     let device = args.device.spec()?;
     let trace = LoadedTrace::open(TraceFile::find(&args.trace)?.path())?;
     let case = Case { trace: &trace, allocator: args.allocator, policy: args.policy, device: &device };
-    let run = case.run()?;
+    let mut run = case.run()?;
+    if args.check {
+        run.outcome.adopt_defect(case.check()?.outcome);
+    }
     print_marks(&run, args.marks);
     print_totals(&run);
     if run.outcome.is_defect() { Err(XtaskError::Defects { cases: 1 }) } else { Ok(()) }
@@ -151,6 +159,17 @@ fn print_totals(run: &Run) {
         count(outcome.fences.waits)
     );
     println!("host waits         {}", count(outcome.host_waits));
+    if let Some(ns) = outcome.modelled_device_ns {
+        let over = |ratio: Option<f64>, what| {
+            ratio.map(|ratio| format!(", {ratio:.4} × {what}")).unwrap_or_default()
+        };
+        println!(
+            "device time        {} ms, modelled{}{}",
+            milliseconds(ns),
+            over(outcome.device_ns_over_unlimited, "unlimited"),
+            over(outcome.device_ns_over_kernels, "kernels alone")
+        );
+    }
     match outcome.measured_driver_ns {
         Some(ns) => println!("driver time        {} ms, measured", milliseconds(ns)),
         None => println!(

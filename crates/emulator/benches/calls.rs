@@ -5,7 +5,9 @@
 
 use std::hint::black_box;
 
-use concertina_emulator::{EmulatedHandle, EmulatedStream, Emulator, EmulatorConfig, EventCompletion};
+use concertina_emulator::{
+    Detection, EmulatedHandle, EmulatedStream, Emulator, EmulatorConfig, EventCompletion, Work,
+};
 use concertina_vmm::{Accessor, Address, Driver, FrameProperties};
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -27,7 +29,13 @@ struct Device {
 
 impl Device {
     fn new() -> Self {
-        let config = EmulatorConfig::default().with_event_completion(EventCompletion::AfterOperations(1_000));
+        Self::with(Detection::On)
+    }
+
+    fn with(detection: Detection) -> Self {
+        let config = EmulatorConfig::default()
+            .with_detection(detection)
+            .with_event_completion(EventCompletion::AfterOperations(1_000));
         let emulator = Emulator::new(config).unwrap();
         for _ in 0..16 {
             emulator.reserve(64 * PAGE, 0).unwrap();
@@ -91,8 +99,10 @@ fn events(criterion: &mut Criterion) {
     let device = Device::new();
     let event = device.emulator.event_create().unwrap();
     let other = device.emulator.stream();
-    criterion.bench_function("event record, query, stream wait: 3 calls", |bencher| {
+    criterion.bench_function("event record, query, stream wait, advance: 4 calls", |bencher| {
         bencher.iter(|| {
+            // Or else nothing would ever be done.
+            device.emulator.advance(1);
             device.emulator.event_record(&event, &device.stream).unwrap();
             black_box(device.emulator.event_query(&event).unwrap());
             device.emulator.stream_wait(&other, &event).unwrap();
@@ -123,5 +133,33 @@ fn mallocs(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, memory_calls, events, mallocs);
+/// A kernel that is queued, by the pages that it writes, in no order and in one: with the race detector and without.
+fn kernels(criterion: &mut Criterion) {
+    for detection in [Detection::On, Detection::Off] {
+        let mut device = Device::with(detection);
+        for pages in [1, 50, 1_000] {
+            criterion.bench_function(
+                &format!("kernel over {pages} pages, detection {detection:?}"),
+                |bencher| {
+                    bencher.iter(|| {
+                        let first = device.next() % (PAGES - pages);
+                        let work = Work::new("write").writing(device.address.add(first * PAGE), pages * PAGE);
+                        device.emulator.advance(1);
+                        black_box(device.emulator.queue(&device.stream, work));
+                    });
+                },
+            );
+        }
+        criterion.bench_function(&format!("kernel over 1 KiB, detection {detection:?}"), |bencher| {
+            bencher.iter(|| {
+                let at = device.next() % 1_024 * 4_096;
+                let work = Work::new("write").writing(device.address.add(at), 1_024);
+                device.emulator.advance(1);
+                black_box(device.emulator.queue(&device.stream, work));
+            });
+        });
+    }
+}
+
+criterion_group!(benches, memory_calls, events, mallocs, kernels);
 criterion_main!(benches);

@@ -49,8 +49,8 @@ pub(crate) struct Place {
 /// What lies at some addresses of a reservation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Behind<'a> {
-    /// A mapping, and how many bytes into it.
-    Mapping(&'a Mapping, u64),
+    /// A mapping, its slot, and how many bytes into it.
+    Mapping(&'a Mapping, u32, u64),
     /// Nothing.
     Nothing,
 }
@@ -238,14 +238,14 @@ impl AddressSpace {
         Ok((count, ns.saturating_add(cost.per_mapping_ns.saturating_mul(count - 1))))
     }
 
-    /// Removes all mappings of a place that was checked, and tells the frame of each.
-    pub(crate) fn unmap(&mut self, place: Place, mut gone: impl FnMut(u32)) {
+    /// Removes all mappings of a place that was checked, and tells the slot and the frame of each.
+    pub(crate) fn unmap(&mut self, place: Place, mut gone: impl FnMut(u32, u32)) {
         let reservation = &mut self.reservations[place.reservation];
         let mut page = place.first;
         while let Some(slot) = (page < place.end).then(|| reservation.pages.get(page)).flatten() {
             let mapping = self.mappings.remove(slot);
             page = mapping.end_page();
-            gone(mapping.frame);
+            gone(slot, mapping.frame);
         }
         reservation.pages.clear(place.first, place.end);
         reservation.mapped_pages -= place.end - place.first;
@@ -276,7 +276,7 @@ impl AddressSpace {
             Some(slot) => {
                 let mapping = self.mappings.at(slot);
                 let into = offset - mapping.first_page * self.granularity;
-                (Behind::Mapping(mapping, into), mapping.pages * self.granularity - into)
+                (Behind::Mapping(mapping, slot, into), mapping.pages * self.granularity - into)
             }
             None => {
                 let last = reservation.bytes / self.granularity;

@@ -1,7 +1,7 @@
 //! What device the emulator is.
 //!
-//! Main types: [`EmulatorConfig`], [`AddressLayout`], [`EventCompletion`], [`ConfigError`]. Neighbours: `emulator` takes it, `cost` is
-//! the clock's part of it.
+//! Main types: [`EmulatorConfig`], [`AddressLayout`], [`EventCompletion`], [`Detection`], [`ConfigError`]. Neighbours: `emulator`
+//! takes it, `cost` is the clock's part of it.
 
 use crate::cost::CostTable;
 
@@ -29,18 +29,38 @@ impl Default for AddressLayout {
     }
 }
 
-/// When recorded events complete. An operation is one further piece of work that the program queued, as told by
-/// `Emulator::advance`; driver calls are none.
+/// When queued kernels and recorded events complete. An operation is one further piece of work that the program queued,
+/// as told by `Emulator::advance`; driver calls are none.
+///
+/// Whatever is chosen, a stream is in order, comes after what it waits for, and stands still at a kernel that awaits a
+/// signal until that is sent. A host that waits makes complete what it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventCompletion {
     /// The device is infinitely fast.
     #[default]
     AtOnce,
-    /// When this many operations were queued after the record, and never before the events that the stream waits for.
-    /// 0 is the same as `AtOnce`.
+    /// When this many operations were queued after the kernel or the record, and never before the events that the stream
+    /// waits for. 0 is the same as `AtOnce`.
     AfterOperations(u64),
     /// When the test says so (`Emulator::complete_stream`), or when the host waits.
     ByHand,
+    /// In a random order, drawn from ChaCha8 with this seed: with each item that is queued, each query and each advance, up
+    /// to two streams get one item further.
+    BySeed(u64),
+    /// By the virtual clock, in nanoseconds. Each driver call moves the host's clock on by what it costs. A kernel begins
+    /// when it was queued and its stream is ready for it, and lasts as long as it says. A wait of the host moves its clock
+    /// on to the end of what it waits for. `Emulator::clock` tells both.
+    ByClock,
+}
+
+/// Whether the race detector looks at what is queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detection {
+    /// It looks at all kernels, blocks and unmaps: `Emulator::races`.
+    #[default]
+    On,
+    /// It does not: for measurements of host time.
+    Off,
 }
 
 /// What device the emulator is. The default: an H100 of 80 GiB with 2 MiB granularity whose events complete at once.
@@ -57,8 +77,10 @@ pub struct EmulatorConfig {
     /// Most mappings at once before a set access runs out of memory; none without a value. (A public witness saw it
     /// near 520,000 pages on one H100 with driver 580.82: forkedkv's notes.)
     pub max_mappings: Option<u64>,
-    /// When recorded events complete.
+    /// When queued kernels and recorded events complete.
     pub event_completion: EventCompletion,
+    /// Whether races are looked for.
+    pub detection: Detection,
     /// What each call costs on the virtual clock.
     pub cost_table: CostTable,
     /// Whether there is virtual memory. Without it, its calls and the question for a granularity are not supported.
@@ -78,6 +100,7 @@ impl Default for EmulatorConfig {
             address_layout: AddressLayout::default(),
             max_mappings: None,
             event_completion: EventCompletion::AtOnce,
+            detection: Detection::On,
             cost_table: CostTable::h100(),
             virtual_memory: true,
             unmap_spans_mappings: true,
@@ -115,6 +138,13 @@ impl EmulatorConfig {
     #[must_use]
     pub fn with_event_completion(mut self, completion: EventCompletion) -> Self {
         self.event_completion = completion;
+        self
+    }
+
+    /// The same device with the race detector on or off.
+    #[must_use]
+    pub fn with_detection(mut self, detection: Detection) -> Self {
+        self.detection = detection;
         self
     }
 

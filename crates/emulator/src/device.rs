@@ -1,7 +1,7 @@
 //! The device behind one lock: every call's rules, its effect and its price.
 //!
 //! Main types: [`Device`]. Neighbours: `emulator` holds the lock and admits calls here; the parts are `physical`,
-//! `address_space`, `malloc_area`, `timeline` and `fault`.
+//! `address_space`, `malloc_area`, `timeline`, `detector` and `fault`.
 //!
 //! Each call checks everything first and then changes what it must, so one that fails has changed nothing.
 
@@ -9,9 +9,11 @@ use concertina_vmm::{Accessor, Call, DriverError, DriverErrorKind, FrameProperti
 
 use crate::address_space::{AddressSpace, Behind, WholeRules};
 use crate::backing::{Backing, BackingId};
-use crate::config::{AddressLayout, EmulatorConfig};
+use crate::config::{AddressLayout, Detection, EmulatorConfig};
 use crate::counts::{Counts, Held};
+use crate::detector::Detector;
 use crate::fault::Faults;
+use crate::hang::{Hang, WaitOrigin};
 use crate::malloc_area::{MallocArea, Taken};
 use crate::physical::{Physical, Purpose};
 use crate::rule::{BrokenRule, Refusal, Rule};
@@ -24,12 +26,15 @@ pub(crate) type Done<T> = Result<(T, u64), Refusal>;
 #[derive(Debug)]
 pub(crate) struct Device {
     config: EmulatorConfig,
-    memory: Physical,
-    space: AddressSpace,
-    mallocs: MallocArea,
+    pub(crate) memory: Physical,
+    pub(crate) space: AddressSpace,
+    pub(crate) mallocs: MallocArea,
     pub(crate) timeline: Timeline,
     pub(crate) faults: Faults,
     pub(crate) broken: Vec<BrokenRule>,
+    pub(crate) hangs: Vec<Hang>,
+    /// None if it is off.
+    pub(crate) detector: Option<Box<Detector>>,
     counts: Counts,
     lost: bool,
 }
@@ -44,6 +49,8 @@ impl Device {
             timeline: Timeline::new(config.event_completion),
             faults: Faults::default(),
             broken: Vec::new(),
+            hangs: Vec::new(),
+            detector: (config.detection == Detection::On).then(|| Box::new(Detector::new())),
             counts: Counts::default(),
             lost: false,
             config,
@@ -71,10 +78,16 @@ impl Device {
                     let of_kind = &mut self.counts.time_ns[call as usize];
                     *of_kind = of_kind.saturating_add(ns);
                     self.counts.modelled_ns = self.counts.modelled_ns.saturating_add(ns);
+                    self.timeline.spend(ns);
                     return Ok(value);
                 }
                 Err(Refusal::Full(detail)) => DriverError::new(DriverErrorKind::OutOfMemory, call, detail),
                 Err(Refusal::Broken(rule, detail)) => self.log_broken(rule, call, detail),
+                Err(Refusal::Hang(hang)) => {
+                    let error = DriverError::new(DriverErrorKind::NotReady, call, hang.to_string());
+                    self.hangs.push(hang);
+                    error
+                }
             }
         };
         self.counts.failed[call as usize] += 1;
@@ -94,6 +107,10 @@ impl Device {
         let error = DriverError::new(DriverErrorKind::Invalid, call, format!("{rule}: {detail}"));
         self.broken.push(BrokenRule { rule, call, detail });
         error
+    }
+
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.lost
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -189,7 +206,7 @@ impl Device {
         if address < self.space.base() {
             return None;
         }
-        let Behind::Mapping(mapping, _) = self.space.behind(address).0 else { return None };
+        let Behind::Mapping(mapping, ..) = self.space.behind(address).0 else { return None };
         let slot = mapping.frame;
         let handles = &mut self.memory.frames.at_mut(slot).handles;
         *handles = handles.checked_add(1)?;
@@ -223,8 +240,13 @@ impl Device {
             return Rule::UnmapSpansMappings
                 .broken(|| format!("{bytes} bytes at {address:#x} are {count} mappings"));
         }
-        let memory = &mut self.memory;
-        self.space.unmap(place, |frame| memory.drop_mapping(frame));
+        let Self { memory, space, detector, .. } = self;
+        space.unmap(place, |mapping, frame| {
+            memory.drop_mapping(frame);
+            if let Some(detector) = detector {
+                detector.unmap(mapping, address, bytes);
+            }
+        });
         self.note_mappings();
         self.note_memory();
         Ok(((), ns))
@@ -254,32 +276,51 @@ impl Device {
 
     pub(crate) fn event_record(&mut self, event: u32, stream: u32) -> Done<()> {
         self.timeline.record(event, stream);
+        if let Some(detector) = &mut self.detector {
+            detector.record(event, stream);
+        }
         Ok(((), self.flat(Call::EventRecord)))
     }
 
     pub(crate) fn event_query(&mut self, event: u32) -> Done<bool> {
+        self.timeline.draw();
         let done = match self.timeline.record_of(event) {
             None => true,
             Some(record) if record.captured => return captured(event),
-            Some(record) => self.timeline.is_done(record),
+            Some(record) => {
+                let done = self.timeline.is_done(record.at);
+                if done && let Some(detector) = &mut self.detector {
+                    detector.saw_event(event);
+                }
+                done
+            }
         };
         Ok((done, self.flat(Call::EventQuery)))
     }
 
     pub(crate) fn event_synchronize(&mut self, event: u32) -> Done<()> {
-        match self.timeline.record_of(event) {
-            Some(record) if record.captured => return captured(event),
-            Some(record) if !self.timeline.is_done(record) => {
-                self.timeline.complete(record);
+        if let Some(record) = self.timeline.record_of(event) {
+            if record.captured {
+                return captured(event);
+            }
+            if !self.timeline.is_done(record.at) {
+                self.timeline.complete(record.at)?;
                 self.counts.host_waits += 1;
             }
-            _ => {}
+            if let Some(detector) = &mut self.detector {
+                detector.saw_event(event);
+            }
         }
         Ok(((), self.flat(Call::EventSynchronize)))
     }
 
     pub(crate) fn stream_wait(&mut self, stream: u32, event: u32) -> Done<()> {
-        self.timeline.wait(stream, event);
+        if let Some(record) = self.timeline.record_of(event) {
+            self.timeline.wait(stream, record.at, WaitOrigin::DriverCall);
+            if let Some(detector) = &mut self.detector {
+                detector.wait(stream, event);
+            }
+        }
         Ok(((), self.flat(Call::StreamWait)))
     }
 
@@ -303,8 +344,11 @@ impl Device {
 
     pub(crate) fn free(&mut self, address: u64) -> Done<()> {
         self.mallocs.check_live(address)?;
-        self.timeline.complete_all();
+        self.timeline.complete_all()?;
         self.counts.host_waits += 1;
+        if let Some(detector) = &mut self.detector {
+            detector.saw_all();
+        }
         self.mallocs.free(address, &mut self.memory);
         self.note_memory();
         Ok(((), self.flat(Call::Free)))
@@ -338,7 +382,7 @@ impl Device {
         }
         match self.space.behind(address) {
             (Behind::Nothing, bytes) => (None, bytes),
-            (Behind::Mapping(mapping, offset_bytes), bytes) => {
+            (Behind::Mapping(mapping, _, offset_bytes), bytes) => {
                 let memory = BackingId(self.memory.frames.key_of(mapping.frame));
                 (Some(Backing { memory, offset_bytes, accessible: mapping.accessible }), bytes)
             }

@@ -1,16 +1,17 @@
-//! The emulator as users and tests hold it: what a program tells it, and what it tells about itself.
+//! The emulator as users and tests hold it: what a test tells it, and what it tells about itself.
 //!
 //! Main types: [`Emulator`], [`EmulatedHandle`], [`EmulatedEvent`], [`EmulatedStream`]. Neighbours: `driver` has the
-//! driver calls, `device` their rules and effects.
+//! driver calls, `program` what a program does besides, `device` their rules and effects.
 
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use concertina_vmm::{Address, Capabilities, CaptureStatus};
 
-use crate::backing::{Backing, Piece};
-use crate::config::{ConfigError, EmulatorConfig};
+use crate::backing::{Backing, BackingId, Piece};
+use crate::config::{ConfigError, Detection, EmulatorConfig};
 use crate::counts::{Counts, Held};
 use crate::device::Device;
 use crate::fault::Fault;
@@ -71,10 +72,43 @@ impl fmt::Debug for EmulatedEvent {
 }
 
 /// A stream; a clone is the same stream. It lives as long as its emulator.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 pub struct EmulatedStream {
     pub(crate) instance: u64,
     pub(crate) index: u32,
+    alive: Arc<()>,
+}
+
+impl EmulatedStream {
+    /// Its number, from 0 in the order in which the emulator's streams were made: as reports name it.
+    pub const fn number(&self) -> u32 {
+        self.index
+    }
+
+    /// How many clones of this value there are, itself among them: who keeps the stream alive.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.alive)
+    }
+}
+
+impl PartialEq for EmulatedStream {
+    fn eq(&self, other: &Self) -> bool {
+        (self.instance, self.index) == (other.instance, other.index)
+    }
+}
+
+impl Eq for EmulatedStream {}
+
+impl Hash for EmulatedStream {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.instance, self.index).hash(state);
+    }
+}
+
+impl fmt::Debug for EmulatedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EmulatedStream").field(&self.index).finish()
+    }
 }
 
 impl fmt::Debug for Emulator {
@@ -104,7 +138,16 @@ impl Emulator {
     /// A new stream.
     pub fn stream(&self) -> EmulatedStream {
         let index = self.shared.lock().timeline.add_stream();
-        EmulatedStream { instance: self.shared.instance, index }
+        EmulatedStream { instance: self.shared.instance, index, alive: Arc::default() }
+    }
+
+    /// The stream with this number, made here if there are fewer: for whoever knows streams by their numbers.
+    pub fn nth_stream(&self, number: u32) -> EmulatedStream {
+        let mut device = self.shared.lock();
+        while device.timeline.stream_count() <= number as usize {
+            device.timeline.add_stream();
+        }
+        EmulatedStream { instance: self.shared.instance, index: number, alive: Arc::default() }
     }
 
     /// Sets what the driver says of a stream's capture. An event recorded while it is not `None` is a captured one.
@@ -121,17 +164,21 @@ impl Emulator {
         self.shared.lock().timeline.advance(operations);
     }
 
-    /// All events recorded on the stream complete, and all that they wait for: the device has run that far.
+    /// All that is queued on the stream completes, and all that it waits for: the device has run that far, or as far as it
+    /// could if something waits for a signal. The host doesn't know.
     ///
     /// # Panics
     /// If the stream is another emulator's.
     pub fn complete_stream(&self, stream: &EmulatedStream) {
         let stream = self.own(stream);
-        self.shared.lock().timeline.complete_stream(stream);
+        let mut device = self.shared.lock();
+        let last = device.timeline.last(stream);
+        // What blocks was let go, and completes once its signal is sent.
+        let _blocked = device.timeline.complete(last);
     }
 
-    /// The event completes, with all recorded before it on its stream and all that these wait for. Nothing to do if it
-    /// was not recorded.
+    /// The event completes, with all queued before it on its stream and all that these wait for, as far as it can. Nothing
+    /// to do if it was not recorded.
     ///
     /// # Panics
     /// If the event is another emulator's.
@@ -139,26 +186,13 @@ impl Emulator {
         assert!(Arc::ptr_eq(&self.shared, &event.shared), "an event of another emulator");
         let mut device = self.shared.lock();
         if let Some(record) = device.timeline.record_of(event.slot) {
-            device.timeline.complete(record);
+            let _blocked = device.timeline.complete(record.at);
         }
     }
 
-    /// All events recorded so far complete.
+    /// All that is queued so far completes, as far as it can.
     pub fn complete_all(&self) {
-        self.shared.lock().timeline.complete_all();
-    }
-
-    /// The program makes the host wait for the stream. Not one of the allocator's host waits.
-    ///
-    /// # Panics
-    /// If the stream is another emulator's.
-    pub fn synchronize_stream(&self, stream: &EmulatedStream) {
-        self.complete_stream(stream);
-    }
-
-    /// The program makes the host wait for the whole device. Not one of the allocator's host waits.
-    pub fn synchronize_device(&self) {
-        self.complete_all();
+        let _blocked = self.shared.lock().timeline.complete_all();
     }
 
     /// The handle that a number stands for. Any number gives one: a call with it breaks a rule unless a handle with
@@ -180,9 +214,30 @@ impl Emulator {
         self.shared.lock().holds(Key::from_raw(raw))
     }
 
-    fn own(&self, stream: &EmulatedStream) -> u32 {
+    pub(crate) fn own(&self, stream: &EmulatedStream) -> u32 {
         assert_eq!(self.shared.instance, stream.instance, "a stream of another emulator");
         stream.index
+    }
+
+    /// Whether races are looked for.
+    pub fn detection(&self) -> Detection {
+        if self.shared.lock().detector.is_some() { Detection::On } else { Detection::Off }
+    }
+
+    /// Whether a call has said that the device is lost.
+    pub fn is_lost(&self) -> bool {
+        self.shared.lock().is_lost()
+    }
+
+    /// How many mappings a piece of memory has; 0 if it has gone.
+    pub fn mappings_of(&self, memory: BackingId) -> u32 {
+        self.shared.lock().memory.frames.get(memory.0).map_or(0, |frame| frame.mappings)
+    }
+
+    /// Bytes of a piece of memory: of a frame, or of the granules that one malloc or several small ones took; 0 if it has
+    /// gone.
+    pub fn bytes_of(&self, memory: BackingId) -> u64 {
+        self.shared.lock().memory.frames.get(memory.0).map_or(0, |frame| frame.bytes)
     }
 
     /// Calls are to fail, beside those that were to fail already.

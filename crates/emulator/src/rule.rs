@@ -10,6 +10,8 @@ use core::fmt;
 
 use concertina_vmm::Call;
 
+use crate::hang::Hang;
+
 macro_rules! rules {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// A rule of the driver. A call that breaks one is refused and changes nothing.
@@ -117,6 +119,14 @@ pub(crate) enum Refusal {
     Broken(Rule, String),
     /// The device, its addresses or its mapping budget are full.
     Full(String),
+    /// The host would wait without end.
+    Hang(Hang),
+}
+
+impl From<Hang> for Refusal {
+    fn from(hang: Hang) -> Self {
+        Self::Hang(hang)
+    }
 }
 
 impl Rule {

@@ -83,6 +83,20 @@ impl<T> Slab<T> {
         value
     }
 
+    /// Removes all values whose slots are not to be kept.
+    pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
+        for slot in 0..self.slots.len() as u32 {
+            if self.slots[slot as usize].value.is_some() && !keep(slot) {
+                self.remove(slot);
+            }
+        }
+    }
+
+    /// One more than the largest slot ever given.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.vacant.len()
     }

@@ -1,69 +1,146 @@
-//! Streams and events: what is queued, and what of it is done.
+//! Streams, events and signals: what is queued, and what of it is done.
 //!
-//! Main types: [`Timeline`]. Neighbours: `device` calls it; `config::EventCompletion` says how work completes.
+//! Main types: [`Timeline`], [`Record`]. Neighbours: `device` calls it; `config::EventCompletion` says how work completes,
+//! `hang` what a wait without end looks like.
 //!
-//! Two clocks, by the configuration. Counted in operations, each record is due a fixed number of operations later, and
-//! never before what its stream waits for: a due time says it all. (Nothing waits longer by that than by its own lag,
-//! since what it waits for was recorded before; but whoever waits for a stream waits for that, too.) By hand, each stream has a number up to which its
-//! records are done, and a list of the waits in it, so that completing a record completes what it waited for.
+//! A stream is a queue of items: kernels, records of events, waits for other streams. The end of an item is known once
+//! those before it have ends, what it waits for has, and the signal that it awaits is sent. Ends are times of one clock,
+//! which counts operations or nanoseconds; an item is done when the clock has come to its end. Where work completes by
+//! hand or by seed, an item has no end before it is let go, and then it ends at once: there the clock stands still.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use concertina_vmm::CaptureStatus;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::config::EventCompletion;
+use crate::hang::{Hang, HangLink, WaitOrigin};
+use crate::program::ClockTimes;
 use crate::slab::Slab;
+use crate::work::{Position, Work};
 
-/// A position in a stream that an event stands for.
+/// What an event stands for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
-    stream: u32,
-    /// Counted from 1 in the stream.
-    number: u64,
-    /// In operations.
-    due: u64,
+    pub(crate) at: Position,
     pub(crate) captured: bool,
 }
 
-/// Records from number `before` on can only complete after a record of another stream.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    before: u64,
-    stream: u32,
-    number: u64,
+#[derive(Debug)]
+enum Task {
+    Record,
+    Wait { on: Position, origin: WaitOrigin },
+    Kernel { name: Cow<'static, str>, ns: u64, awaits: Option<u32>, sends: Option<u32> },
+}
+
+#[derive(Debug)]
+struct Item {
+    task: Task,
+    /// It does not begin before.
+    floor: u64,
+    end: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Stream {
-    /// Earliest time, in operations, at which something queued now may complete.
-    due: u64,
-    recorded: u64,
+    /// Items up to this number are done, and gone.
     done: u64,
-    /// By position; those for records that are done are gone. Used by hand only.
-    waits: VecDeque<Wait>,
+    /// The others, in order.
+    pending: VecDeque<Item>,
+    /// How many of these have an end.
+    ended: usize,
+    /// The last end.
+    ready: u64,
+    /// Items beyond this number were not let go.
+    let_go: u64,
+    /// The first item without an end was let go.
+    stuck: bool,
     capture: CaptureStatus,
+}
+
+impl Stream {
+    fn queued(&self) -> u64 {
+        self.done + self.pending.len() as u64
+    }
+
+    /// The end of an item, if it is known; of one that is gone, 0.
+    fn end_of(&self, number: u64) -> Option<u64> {
+        let Some(ahead) = number.checked_sub(self.done + 1) else { return Some(0) };
+        self.pending.get(ahead as usize)?.end
+    }
+
+    fn settle(&mut self, now: u64) {
+        while self.pending.front().and_then(|item| item.end).is_some_and(|end| end <= now) {
+            self.pending.pop_front();
+            self.done += 1;
+            self.ended -= 1;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Signalling {
+    sent_at: Option<u64>,
+    sender: Option<Position>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Timeline {
     completion: EventCompletion,
-    /// Operations queued so far, and those that passed while the host waited.
+    /// Operations, or nanoseconds.
     now: u64,
-    /// The latest time at which anything recorded is due.
-    latest_due: u64,
+    /// The latest end of all.
+    latest: u64,
     streams: Vec<Stream>,
+    /// How many streams are stuck.
+    stuck: usize,
     events: Slab<Option<Record>>,
+    signals: Vec<Signalling>,
+    dice: ChaCha8Rng,
 }
 
 impl Timeline {
-    pub(crate) const fn new(completion: EventCompletion) -> Self {
-        Self { completion, now: 0, latest_due: 0, streams: Vec::new(), events: Slab::new() }
+    pub(crate) fn new(completion: EventCompletion) -> Self {
+        let seed = if let EventCompletion::BySeed(seed) = completion { seed } else { 0 };
+        Self {
+            completion,
+            now: 0,
+            latest: 0,
+            streams: Vec::new(),
+            stuck: 0,
+            events: Slab::new(),
+            signals: Vec::new(),
+            dice: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    /// Whether items must be let go before they end.
+    const fn holds_back(&self) -> bool {
+        matches!(self.completion, EventCompletion::ByHand | EventCompletion::BySeed(_))
     }
 
     pub(crate) fn add_stream(&mut self) -> u32 {
-        let capture = CaptureStatus::None;
-        self.streams.push(Stream { due: 0, recorded: 0, done: 0, waits: VecDeque::new(), capture });
+        self.streams.push(Stream {
+            done: 0,
+            pending: VecDeque::new(),
+            ended: 0,
+            ready: 0,
+            let_go: if self.holds_back() { 0 } else { u64::MAX },
+            stuck: false,
+            capture: CaptureStatus::None,
+        });
         u32::try_from(self.streams.len() - 1).expect("fewer than 2^32 streams")
+    }
+
+    pub(crate) fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub(crate) fn add_signal(&mut self) -> u32 {
+        self.signals.push(Signalling::default());
+        u32::try_from(self.signals.len() - 1).expect("fewer than 2^32 signals")
     }
 
     pub(crate) fn capture(&self, stream: u32) -> CaptureStatus {
@@ -74,8 +151,26 @@ impl Timeline {
         self.streams[stream as usize].capture = status;
     }
 
+    /// The program queued so many operations.
     pub(crate) fn advance(&mut self, operations: u64) {
-        self.now = self.now.saturating_add(operations);
+        if self.completion != EventCompletion::ByClock {
+            self.now = self.now.saturating_add(operations);
+        }
+        self.draw();
+    }
+
+    /// The host was busy for so long.
+    pub(crate) fn spend(&mut self, ns: u64) {
+        if self.completion == EventCompletion::ByClock {
+            self.now = self.now.saturating_add(ns);
+        }
+    }
+
+    pub(crate) fn clock(&self) -> ClockTimes {
+        match self.completion {
+            EventCompletion::ByClock => ClockTimes { host_ns: self.now, device_ns: self.latest },
+            _ => ClockTimes::default(),
+        }
     }
 
     pub(crate) fn create_event(&mut self) -> u32 {
@@ -95,86 +190,238 @@ impl Timeline {
     }
 
     pub(crate) fn record(&mut self, event: u32, stream: u32) {
-        let lag = match self.completion {
-            EventCompletion::AtOnce => 0,
-            EventCompletion::AfterOperations(lag) => lag,
-            EventCompletion::ByHand => u64::MAX,
+        let captured = self.capture(stream) != CaptureStatus::None;
+        let at = self.push(stream, Task::Record);
+        *self.events.at_mut(event) = Some(Record { at, captured });
+    }
+
+    /// What is queued on `stream` from now on is done after the position.
+    pub(crate) fn wait(&mut self, stream: u32, on: Position, origin: WaitOrigin) {
+        if on.stream != stream && !self.is_done(on) {
+            self.push(stream, Task::Wait { on, origin });
+        }
+    }
+
+    pub(crate) fn queue(&mut self, stream: u32, work: Work) -> Position {
+        let Work { name, ns, awaits, sends, accesses: _ } = work;
+        let awaits = awaits.map(|signal| signal.index);
+        let mut sends = sends.map(|signal| signal.index);
+        if let Some(signal) = sends.map(|signal| &mut self.signals[signal as usize]) {
+            if signal.sent_at.is_some() || signal.sender.is_some() {
+                sends = None;
+            } else {
+                let number = self.streams[stream as usize].queued() + 1;
+                signal.sender = Some(Position { stream, number });
+            }
+        }
+        self.push(stream, Task::Kernel { name, ns, awaits, sends })
+    }
+
+    /// The host sends a signal.
+    pub(crate) fn send(&mut self, signal: u32) {
+        self.signals[signal as usize].sent_at.get_or_insert(self.now);
+        self.end_stuck();
+    }
+
+    /// The end of what is queued on a stream.
+    pub(crate) fn last(&self, stream: u32) -> Position {
+        Position { stream, number: self.streams[stream as usize].queued() }
+    }
+
+    pub(crate) fn is_done(&mut self, at: Position) -> bool {
+        let stream = &mut self.streams[at.stream as usize];
+        stream.settle(self.now);
+        at.number <= stream.done
+    }
+
+    fn push(&mut self, stream: u32, task: Task) -> Position {
+        let lag = if let EventCompletion::AfterOperations(lag) = self.completion { lag } else { 0 };
+        let floor = match task {
+            _ if self.holds_back() => 0,
+            Task::Wait { .. } => 0,
+            Task::Record | Task::Kernel { .. } => self.now.saturating_add(lag),
         };
         let queue = &mut self.streams[stream as usize];
-        queue.recorded += 1;
-        queue.due = queue.due.max(self.now.saturating_add(lag));
-        self.latest_due = self.latest_due.max(queue.due);
-        let captured = queue.capture != CaptureStatus::None;
-        *self.events.at_mut(event) =
-            Some(Record { stream, number: queue.recorded, due: queue.due, captured });
+        queue.pending.push_back(Item { task, floor, end: None });
+        let number = queue.queued();
+        self.end_items(stream);
+        self.streams[stream as usize].settle(self.now);
+        self.end_stuck();
+        self.draw();
+        Position { stream, number }
     }
 
-    /// What is queued on `stream` from now on completes after the event as recorded now. An event never recorded
-    /// stands for nothing.
-    pub(crate) fn wait(&mut self, stream: u32, event: u32) {
-        let Some(record) = self.record_of(event) else { return };
-        if record.stream == stream || self.is_done(record) {
+    /// By seed: up to two streams get one item further.
+    pub(crate) fn draw(&mut self) {
+        if !matches!(self.completion, EventCompletion::BySeed(_)) || self.streams.is_empty() {
             return;
         }
+        for _ in 0..self.dice.random_range(0..=2_u32) {
+            let first = self.dice.random_range(0..self.streams.len());
+            let mut numbers = (first..self.streams.len()).chain(0..first);
+            let waits = |stream: &Stream| stream.let_go < stream.queued();
+            let Some(next) = numbers.find(|&number| waits(&self.streams[number])) else { return };
+            self.streams[next].let_go += 1;
+            self.end_items(next as u32);
+            self.end_stuck();
+        }
+    }
+
+    /// Gives ends to the items of a stream, as far as they can have one. Whether any got one, or a signal was sent.
+    fn end_items(&mut self, stream: u32) -> bool {
+        let by_clock = self.completion == EventCompletion::ByClock;
+        let mut moved = false;
+        let stuck = loop {
+            let queue = &self.streams[stream as usize];
+            let Some(item) = queue.pending.get(queue.ended) else { break false };
+            if queue.done + queue.ended as u64 >= queue.let_go {
+                break false;
+            }
+            let start = queue.ready.max(item.floor);
+            let end = match item.task {
+                Task::Record => Some(start),
+                Task::Wait { on, .. } => {
+                    self.streams[on.stream as usize].end_of(on.number).map(|end| start.max(end))
+                }
+                Task::Kernel { ns, awaits, sends, .. } => {
+                    if let Some(signal) = sends.map(|signal| &mut self.signals[signal as usize])
+                        && signal.sent_at.is_none()
+                    {
+                        signal.sent_at = Some(start);
+                        moved = true;
+                    }
+                    let sent = awaits.map_or(Some(0), |signal| self.signals[signal as usize].sent_at);
+                    sent.map(|sent| start.max(sent).saturating_add(if by_clock { ns } else { 0 }))
+                }
+            };
+            let Some(end) = end else { break true };
+            let queue = &mut self.streams[stream as usize];
+            queue.pending[queue.ended].end = Some(end);
+            queue.ended += 1;
+            queue.ready = end;
+            self.latest = self.latest.max(end);
+            moved = true;
+        };
         let queue = &mut self.streams[stream as usize];
-        queue.due = queue.due.max(record.due);
-        self.latest_due = self.latest_due.max(queue.due);
-        if self.completion == EventCompletion::ByHand {
-            let before = queue.recorded + 1;
-            queue.waits.push_back(Wait { before, stream: record.stream, number: record.number });
-        }
+        self.stuck = self.stuck + usize::from(stuck) - usize::from(queue.stuck);
+        queue.stuck = stuck;
+        moved
     }
 
-    pub(crate) fn is_done(&self, record: Record) -> bool {
-        match self.completion {
-            EventCompletion::ByHand => record.number <= self.streams[record.stream as usize].done,
-            EventCompletion::AtOnce | EventCompletion::AfterOperations(_) => record.due <= self.now,
-        }
-    }
-
-    /// The record, and all that it waits for, is done: time passes as far as needed.
-    pub(crate) fn complete(&mut self, record: Record) {
-        match self.completion {
-            EventCompletion::ByHand => self.complete_by_hand(record.stream, record.number),
-            EventCompletion::AtOnce | EventCompletion::AfterOperations(_) => {
-                self.now = self.now.max(record.due);
+    /// Looks at the streams that are stuck until none gets further.
+    fn end_stuck(&mut self) {
+        let mut moved = true;
+        while moved && self.stuck > 0 {
+            moved = false;
+            for stream in 0..self.streams.len() {
+                moved |= self.streams[stream].stuck && self.end_items(stream as u32);
             }
         }
     }
 
-    /// All that is queued on the stream, and all that it waits for, is done.
-    pub(crate) fn complete_stream(&mut self, stream: u32) {
-        let queue = &self.streams[stream as usize];
-        match self.completion {
-            // Also the waits behind the last record.
-            EventCompletion::ByHand => self.complete_by_hand(stream, queue.recorded + 1),
-            EventCompletion::AtOnce | EventCompletion::AfterOperations(_) => {
-                self.now = self.now.max(queue.due);
+    /// Lets everything go that must be done before the position is.
+    fn let_go(&mut self, at: Position) {
+        if !self.holds_back() {
+            return;
+        }
+        let mut seen = vec![0_u64; self.streams.len()];
+        let mut ahead = vec![at];
+        while let Some(at) = ahead.pop() {
+            let queue = &mut self.streams[at.stream as usize];
+            queue.let_go = queue.let_go.max(at.number.min(queue.queued()));
+            let seen = &mut seen[at.stream as usize];
+            let from = queue.ended.max(seen.saturating_sub(queue.done) as usize);
+            let until = at.number.saturating_sub(queue.done) as usize;
+            *seen = at.number.max(*seen);
+            for item in queue.pending.iter().take(until).skip(from) {
+                match item.task {
+                    Task::Wait { on, .. } => ahead.push(on),
+                    Task::Kernel { awaits: Some(signal), .. } => {
+                        let signal = &self.signals[signal as usize];
+                        ahead.extend(signal.sender.filter(|_| signal.sent_at.is_none()));
+                    }
+                    Task::Record | Task::Kernel { .. } => {}
+                }
             }
         }
+        for stream in 0..self.streams.len() {
+            self.end_items(stream as u32);
+        }
+        self.end_stuck();
+    }
+
+    /// The position, and all that it waits for, is done: time passes as far as needed.
+    ///
+    /// # Errors
+    /// If it never can be. As much as could be is let go by then.
+    pub(crate) fn complete(&mut self, at: Position) -> Result<(), Hang> {
+        self.let_go(at);
+        let queue = &mut self.streams[at.stream as usize];
+        let Some(end) = queue.end_of(at.number) else { return Err(self.explain(at)) };
+        self.now = self.now.max(end);
+        queue.settle(self.now);
+        Ok(())
     }
 
     /// All that is queued anywhere is done.
-    pub(crate) fn complete_all(&mut self) {
-        if self.completion != EventCompletion::ByHand {
-            self.now = self.now.max(self.latest_due);
-            return;
+    ///
+    /// # Errors
+    /// If something never can be. As much as could be is done by then.
+    pub(crate) fn complete_all(&mut self) -> Result<(), Hang> {
+        for queue in self.streams.iter_mut().filter(|queue| queue.let_go < u64::MAX) {
+            queue.let_go = queue.queued();
         }
-        for stream in &mut self.streams {
-            stream.done = stream.recorded;
-            stream.waits.clear();
+        if self.holds_back() {
+            for stream in 0..self.streams.len() {
+                self.end_items(stream as u32);
+            }
+            self.end_stuck();
+        }
+        self.now = self.now.max(self.latest);
+        match self.streams.iter().position(|stream| stream.stuck) {
+            None => Ok(()),
+            Some(stream) => Err(self.explain(self.last(stream as u32))),
         }
     }
 
-    fn complete_by_hand(&mut self, stream: u32, number: u64) {
-        let mut ahead = vec![(stream, number)];
-        while let Some((stream, number)) = ahead.pop() {
-            let queue = &mut self.streams[stream as usize];
-            queue.done = queue.done.max(number.min(queue.recorded));
-            while let Some(&wait) = queue.waits.front().filter(|wait| wait.before <= number) {
-                queue.waits.pop_front();
-                ahead.push((wait.stream, wait.number));
+    /// What keeps the position from being done.
+    fn explain(&self, at: Position) -> Hang {
+        let mut hang = Hang { stream: at.stream, links: Vec::new() };
+        let mut seen = Vec::new();
+        let mut next = Some(at);
+        while let Some(at) = next.take() {
+            let queue = &self.streams[at.stream as usize];
+            let Some(item) = queue.pending.get(queue.ended) else { break };
+            // Each stream is held up by one item, so that the second visit closes a ring.
+            if seen.contains(&at.stream) {
+                break;
             }
+            seen.push(at.stream);
+            match &item.task {
+                Task::Record => {}
+                Task::Wait { on, origin } => {
+                    hang.links.push(HangLink::Wait { stream: at.stream, on: on.stream, origin: *origin });
+                    next = Some(*on);
+                }
+                Task::Kernel { name, awaits, .. } => {
+                    let Some(signal) = *awaits else { break };
+                    let sender = self.signals[signal as usize].sender;
+                    next = sender;
+                    let sender = sender.and_then(|at| Some((self.kernel_at(at)?.to_owned(), at.stream)));
+                    let kernel = name.clone().into_owned();
+                    hang.links.push(HangLink::Signal { kernel, stream: at.stream, signal, sender });
+                }
+            }
+        }
+        hang
+    }
+
+    fn kernel_at(&self, at: Position) -> Option<&str> {
+        let queue = &self.streams[at.stream as usize];
+        let ahead = at.number.checked_sub(queue.done + 1)?;
+        match &queue.pending.get(ahead as usize)?.task {
+            Task::Kernel { name, .. } => Some(name),
+            Task::Record | Task::Wait { .. } => None,
         }
     }
 }

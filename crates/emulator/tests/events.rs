@@ -82,10 +82,10 @@ fn a_program_that_waits_for_a_stream_waits_for_what_that_waits_for() {
     let early = record(&emulator, &right);
     emulator.advance(5);
     let slow = record(&emulator, &left);
-    emulator.synchronize_stream(&right);
+    emulator.synchronize_stream(&right).unwrap();
     assert!(is_done(&emulator, &early) && !is_done(&emulator, &slow));
     emulator.stream_wait(&right, &slow).unwrap();
-    emulator.synchronize_stream(&right);
+    emulator.synchronize_stream(&right).unwrap();
     assert!(is_done(&emulator, &slow));
 }
 
@@ -132,11 +132,11 @@ fn waits_of_the_program_complete_and_are_not_counted() {
         let emulator = device(completion);
         let (left, right) = (emulator.stream(), emulator.stream());
         let event = record(&emulator, &left);
-        emulator.synchronize_stream(&left);
+        emulator.synchronize_stream(&left).unwrap();
         assert!(is_done(&emulator, &event), "{completion:?}");
         let events = [record(&emulator, &left), record(&emulator, &right)];
         assert!(!is_done(&emulator, &events[0]) && !is_done(&emulator, &events[1]));
-        emulator.synchronize_device();
+        emulator.synchronize_device().unwrap();
         assert!(is_done(&emulator, &events[0]) && is_done(&emulator, &events[1]), "{completion:?}");
         assert_eq!(emulator.counts().host_waits, 0);
     }
@@ -224,7 +224,7 @@ fn by_hand_a_stream_with_a_wait_and_no_record_behind_it() {
     let (left, right) = (emulator.stream(), emulator.stream());
     let event = record(&emulator, &left);
     emulator.stream_wait(&right, &event).unwrap();
-    emulator.synchronize_stream(&right);
+    emulator.synchronize_stream(&right).unwrap();
     assert!(is_done(&emulator, &event), "the host waited for a stream that waits for it");
 }
 

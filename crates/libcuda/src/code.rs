@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::LazyLock;
 
+use concertina_emulator::Hang;
 use concertina_vmm::{DriverError, DriverErrorKind};
 
 /// What an entry point gives: a value for the caller, or why not.
@@ -198,6 +199,13 @@ impl core::fmt::Display for Code {
             name => Cow::Borrowed(name),
         };
         f.write_str(&name)
+    }
+}
+
+/// No kernel of libcuda's waits for a signal of the emulator's, so that none hangs there.
+impl From<Hang> for Code {
+    fn from(_hang: Hang) -> Self {
+        Self::NOT_READY
     }
 }
 

@@ -134,7 +134,7 @@ impl Device {
     /// Waits for the stream, and for what the legacy stream waits for if it is that.
     pub(crate) fn synchronize_stream(&self, stream: &Stream) -> Outcome {
         match self.execution {
-            Execution::AtCall => self.memory.emulator.synchronize_stream(&stream.emulated),
+            Execution::AtCall => self.memory.emulator.synchronize_stream(&stream.emulated)?,
             Execution::Workers if stream.kind == StreamKind::NonBlocking => stream.synchronize(),
             Execution::Workers => {
                 // Also behind what the default stream makes it wait for.
@@ -150,7 +150,7 @@ impl Device {
     pub(crate) fn synchronize(&self) -> Outcome {
         self.drain();
         if self.execution == Execution::AtCall {
-            self.memory.emulator.synchronize_device();
+            self.memory.emulator.synchronize_device()?;
         }
         machine::check_alive()?;
         self.pools.trim_to_thresholds()

@@ -22,6 +22,7 @@ mod replay;
 mod report;
 mod stat;
 pub mod target;
+mod work;
 mod writer;
 
 pub use checker::{BlockPlace, Violation, ViolationKind};
@@ -36,4 +37,5 @@ pub use reader::{Trace, TraceReader};
 pub use replay::{PROGRESS_EVENTS, Progress, Replay};
 pub use report::{FailureCause, MarkReport, ReplayFailure, ReplayReport};
 pub use stat::{Disagreement, EventCounts, Lifetimes, LiveAt, MarkStat, SizeClass, StreamStat, TraceStat};
+pub use work::Workload;
 pub use writer::{TraceWriter, WriteError};

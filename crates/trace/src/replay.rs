@@ -1,7 +1,7 @@
 //! Runs a trace on an allocator over a device, as a rule the emulated one.
 //!
 //! Main types: [`Replay`], [`Progress`]. Neighbours: `loaded` has the trace, `target` the allocator, `checker` looks
-//! at every block if asked to, `report` takes the figures.
+//! at every block if asked to, `work` makes up what the program queues, `report` takes the figures.
 
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use crate::device::ReplayDevice;
 use crate::loaded::{LoadedTrace, Step};
 use crate::report::{FailureCause, MarkReport, ReplayFailure, ReplayReport};
 use crate::target::{ReplayTarget, TargetError};
+use crate::work::{WorkModel, Workload};
 
 /// Events between two calls of [`Progress::advanced`].
 pub const PROGRESS_EVENTS: usize = 4096;
@@ -37,13 +38,14 @@ pub struct Replay<'a> {
     trace: &'a LoadedTrace,
     device: &'a dyn ReplayDevice,
     alignment_bytes: Option<u64>,
+    workload: Option<Workload<'a>>,
 }
 
 impl<'a> Replay<'a> {
     /// A replay without the checker. The device should be new but for the allocator: the report has all of its
     /// counts.
     pub const fn new(trace: &'a LoadedTrace, device: &'a dyn ReplayDevice) -> Self {
-        Self { trace, device, alignment_bytes: None }
+        Self { trace, device, alignment_bytes: None, workload: None }
     }
 
     /// The same with the checker on: every block is looked up in the device's page tables, and must begin at a
@@ -51,6 +53,14 @@ impl<'a> Replay<'a> {
     #[must_use]
     pub const fn checked(mut self, alignment_bytes: u64) -> Self {
         self.alignment_bytes = Some(alignment_bytes);
+        self
+    }
+
+    /// The same with kernels on the streams, and with the program's own waits. The emulator is the one behind the device,
+    /// with events by the clock as a rule; if its race detector is on, it is told of all blocks.
+    #[must_use]
+    pub const fn with_work(mut self, workload: Workload<'a>) -> Self {
+        self.workload = Some(workload);
         self
     }
 
@@ -77,6 +87,7 @@ impl<'a> Replay<'a> {
             checker: self.alignment_bytes.map(|alignment_bytes| {
                 Checker::new(self.device, self.trace.slot_count() as usize, alignment_bytes)
             }),
+            work: self.workload.map(|workload| WorkModel::new(workload, self.trace.slot_count() as usize)),
         };
         run.blocks.resize_with(self.trace.slot_count() as usize, || None);
 
@@ -91,6 +102,7 @@ impl<'a> Replay<'a> {
             address_peak_bytes: run.target.address_peak_bytes(),
             counts: self.device.counts(),
             marks: std::mem::take(&mut run.marks),
+            device_ns: self.workload.map(|workload| workload.emulator.clock().device_ns),
             failure: failure.map(|cause| self.failure(events, cause)),
             cleanup_failure: None,
             host_ns: run.checker.is_none().then(|| u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
@@ -117,6 +129,7 @@ struct Run<'a, T: ReplayTarget> {
     live_peak_bytes: u64,
     marks: Vec<MarkReport>,
     checker: Option<Checker<'a>>,
+    work: Option<WorkModel<'a>>,
 }
 
 impl<T: ReplayTarget> Run<'_, T> {
@@ -149,16 +162,32 @@ impl<T: ReplayTarget> Run<'_, T> {
                 if let Some(checker) = &mut self.checker {
                     checker.check_free(self.trace, event, slot)?;
                 }
+                if let Some(work) = &mut self.work {
+                    work.free(slot)?;
+                }
                 let block = self.blocks[slot as usize].take().expect(LIVE);
                 self.target.free(block)?;
                 self.live_bytes -= self.sizes[slot as usize];
             }
             Step::RecordStream { slot, stream } => {
+                if let Some(work) = &mut self.work {
+                    work.read(slot, stream)?;
+                }
                 let block = self.blocks[slot as usize].as_mut().expect(LIVE);
                 self.target.record_stream(block, stream)?;
             }
-            Step::StreamWait { stream, on } => self.target.stream_wait(stream, on)?,
-            Step::Synchronize { stream } => self.target.synchronize(stream)?,
+            Step::StreamWait { stream, on } => {
+                if let Some(work) = &self.work {
+                    work.wait(stream, on);
+                }
+                self.target.stream_wait(stream, on)?;
+            }
+            Step::Synchronize { stream } => {
+                if let Some(work) = &self.work {
+                    work.synchronize(stream)?;
+                }
+                self.target.synchronize(stream)?;
+            }
             Step::ReleaseCached => self.target.release_cached()?,
             Step::Mark { .. } => {}
         }
@@ -174,6 +203,9 @@ impl<T: ReplayTarget> Run<'_, T> {
         self.live_peak_bytes = self.live_peak_bytes.max(self.live_bytes);
         if let Some(checker) = &mut self.checker {
             checker.check_allocate(self.trace, event, slot, address)?;
+        }
+        if let Some(work) = &mut self.work {
+            work.allocate(self.trace.line_of(event), slot, stream, address, bytes)?;
         }
         Ok(())
     }

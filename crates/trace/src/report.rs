@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use concertina_emulator::Counts;
+use concertina_emulator::{Counts, Hang};
 use concertina_vmm::Call;
 
 use crate::checker::Violation;
@@ -28,6 +28,8 @@ pub struct ReplayReport {
     pub counts: Counts,
     /// One a mark, in order, as far as the replay came.
     pub marks: Vec<MarkReport>,
+    /// Modelled time until the device was done with all that the program had queued, in nanoseconds; with work only.
+    pub device_ns: Option<u64>,
     /// Why the trace did not run to its end; none if it did.
     pub failure: Option<ReplayFailure>,
     /// What went wrong when the blocks that were live at the end were freed, after all figures were taken.
@@ -131,6 +133,15 @@ pub enum FailureCause {
     /// The checker found a block that can't be right: a defect of the allocator.
     #[error(transparent)]
     Violation(#[from] Box<Violation>),
+    /// The program would wait without end: a defect of the allocator, which made a stream wait.
+    #[error(transparent)]
+    Hang(#[from] Box<Hang>),
+}
+
+impl From<Hang> for FailureCause {
+    fn from(hang: Hang) -> Self {
+        Self::Hang(Box::new(hang))
+    }
 }
 
 impl FailureCause {

@@ -28,7 +28,8 @@ impl From<DriverError> for TargetError {
 /// An allocator as a trace sees it.
 ///
 /// Stream numbers are those of [`Step`](crate::Step): from 0 on without gaps, 0 the default stream. Whoever
-/// implements this owns the emulator's streams and makes one when a number is met first.
+/// implements this owns the emulator's streams and makes one when a number is met first: the emulator's stream of
+/// that number (`Emulator::nth_stream`), to which the program's work goes.
 ///
 /// What the driver can count is read from the emulator: mapped bytes, driver calls, events, waits of the host,
 /// modelled time. So a target makes no driver call on behalf of the program, which would be counted as the

@@ -7,30 +7,41 @@ use concertina_bench::Outcome;
 use super::{DeviceArgs, DeviceName};
 use crate::figures::{self, Column, count, milliseconds, rough_count, table};
 
-/// The columns, in order. The head of the driver's time says whether it is modelled.
-fn columns(device: DeviceName) -> [Column; 11] {
+/// The columns, in order. The head of the driver's time says whether it is modelled. With work, that of the device takes
+/// the place of addresses and host time.
+fn columns(device: DeviceName, work: Option<u64>) -> Vec<Column> {
     let driver_time = match device {
         DeviceName::Emulated | DeviceName::EmulatedCuda => "modelled\ndriver ms",
         DeviceName::Cuda => "measured\ndriver ms",
     };
-    [
-        Column::left("\ntrace"),
-        Column::left("\nallocator"),
-        Column::left("\npolicy"),
-        Column::right("live\nGB"),
-        Column::right("mapped\n/live"),
-        Column::right("addr.\n/live"),
-        Column::right("driver\ncalls"),
-        Column::right(driver_time),
-        Column::right("\nfences"),
-        Column::right("host\nwaits"),
-        Column::right("ns/\nevent"),
-    ]
+    let mut columns = vec![Column::left("\ntrace"), Column::left("\nallocator"), Column::left("\npolicy")];
+    if work.is_none() {
+        columns.push(Column::right("live\nGB"));
+    }
+    columns.push(Column::right("mapped\n/live"));
+    if work.is_none() {
+        columns.push(Column::right("addr.\n/live"));
+    }
+    columns.extend([Column::right("driver\ncalls"), Column::right(driver_time)]);
+    columns.extend(match work {
+        None => {
+            [Column::right("\nfences"), Column::right("host\nwaits"), Column::right("ns/\nevent")].to_vec()
+        }
+        Some(_) => [
+            Column::right("device\nwaits"),
+            Column::right("host\nwaits"),
+            Column::right("modelled\ndevice ms"),
+            Column::right("/un-\nlim."),
+            Column::right("/ker-\nnels"),
+        ]
+        .to_vec(),
+    });
+    columns
 }
 
 /// The table, what failed, and the legend.
 pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
-    let mut rows = table(&columns(device.device), 1);
+    let mut rows = table(&columns(device.device, device.work), 1);
     let mut last = "";
     for outcome in outcomes {
         // The name stands once for all rows of a trace.
@@ -48,19 +59,42 @@ pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
 
 fn row(name: &str, outcome: &Outcome) -> Vec<String> {
     let incomplete = if outcome.completed { "" } else { "*" };
-    vec![
-        shortened(name, 22),
+    let mut cells = vec![
+        shortened(name, if outcome.work_seed.is_none() { 22 } else { 18 }),
         format!("{}{incomplete}", outcome.allocator),
         outcome.policy.clone().unwrap_or_else(|| "-".to_owned()),
-        format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9),
-        format!("{:.4}", outcome.mapped_over_live),
-        format!("{:.2}", outcome.address_over_live),
+    ];
+    if outcome.work_seed.is_none() {
+        cells.push(format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9));
+    }
+    cells.push(format!("{:.4}", outcome.mapped_over_live));
+    if outcome.work_seed.is_none() {
+        cells.push(format!("{:.2}", outcome.address_over_live));
+    }
+    cells.extend([
         rough_count(outcome.memory_calls()),
         milliseconds(outcome.measured_driver_ns.unwrap_or(outcome.modelled_driver_ns)),
-        rough_count(outcome.fences.records + outcome.fences.waits),
-        rough_count(outcome.host_waits),
-        format!("{:.0}", outcome.host_ns_per_event),
-    ]
+    ]);
+    cells.extend(match outcome.work_seed {
+        None => vec![
+            rough_count(outcome.fences.records + outcome.fences.waits),
+            rough_count(outcome.host_waits),
+            format!("{:.0}", outcome.host_ns_per_event),
+        ],
+        Some(_) => vec![
+            rough_count(outcome.device_waits),
+            rough_count(outcome.host_waits),
+            milliseconds(outcome.modelled_device_ns.unwrap_or(0)),
+            ratio(outcome.device_ns_over_unlimited),
+            ratio(outcome.device_ns_over_kernels),
+        ],
+    });
+    cells
+}
+
+/// A quotient of times, if there is one.
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
 /// At most `most` characters of `text`; a cut is shown.
@@ -86,9 +120,24 @@ fn legend(device: &DeviceArgs) -> String {
             let times = format!("MODELLED from the cost table {}, not measured on a GPU", device.cost_table);
             let way = if name == DeviceName::Emulated { "emulated" } else { "emulated, by libcuda" };
             let (granularity, lag) = (device.granularity, device.event_lag);
-            (times, format!("{way}, {}, granularity {granularity}, event lag {lag}", device.capacity))
+            let events =
+                device.work.map_or_else(|| format!("event lag {lag}"), |seed| format!("work by seed {seed}"));
+            (times, format!("{way}, {}, granularity {granularity}, {events}", device.capacity))
         }
     };
+    if device.work.is_some() {
+        return format!(
+            "
+mapped/live: peak of physical bytes over that of bytes as asked. driver calls: that change memory.
+device waits, host waits: that the allocator made streams, or the host, wait. Driver and device ms
+are {times}.
+device ms: until the device was done with all kernels, which are made up. /unlim.: over the same
+with unlimited memory; /kernels: over that of the kernels alone, without an allocator.
+Device: {line}.
+More: docs/bench.md, benches/README.md.
+"
+        );
+    }
     format!(
         "
 live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
@@ -128,6 +177,7 @@ mod tests {
             capacity_bytes: 80 << 30,
             granularity_bytes: 2 << 20,
             event_lag: 0,
+            work_seed: None,
             cost_table: "h100".to_owned(),
             events: 700_399,
             live_peak_bytes: 47_350_763_652,
@@ -148,6 +198,10 @@ mod tests {
             driver_calls_by_mark: Vec::new(),
             marks: Vec::new(),
             fences: Fences { records: 100_000, waits: 99_999 },
+            device_waits: 99_999,
+            modelled_device_ns: None,
+            device_ns_over_unlimited: None,
+            device_ns_over_kernels: None,
             modelled_driver_ns: 99_999_900_000,
             measured_driver_ns: None,
             host_waits: 350_000,
@@ -173,6 +227,23 @@ mod tests {
             text.contains("MODELLED") && text.contains("modelled") && text.contains("1.02 × live"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn with_work_the_device_is_in_the_table() {
+        let line = ["line", "--capacity", "1.02x", "--work", "18446744073709551615"];
+        let mut row = wide("t5_resnet50_multiscale", "concertina", Some("balanced"));
+        row.work_seed = Some(u64::MAX);
+        row.modelled_device_ns = Some(99_999_900_000);
+        row.device_ns_over_unlimited = Some(12.345_678);
+        row.device_ns_over_kernels = Some(98.765_432);
+        let text = report(&[row], &Line::parse_from(line).device);
+        for line in text.lines() {
+            assert!(line.trim_end().chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        }
+        for part in ["device ms", "99,999", "12.346", "98.765", "work by seed 18446744073709551615"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn calls_of(program: &Program, call: Call) -> u64 {
     for op in &program.ops {
         world.step(op);
     }
-    world.end().emulator.counts().of(call)
+    world.end().counts().of(call)
 }
 
 /// One failure in the whole of a program, at the n-th call of its kind, for any n; whatever of it is left strikes at the

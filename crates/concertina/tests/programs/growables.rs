@@ -3,34 +3,33 @@
 //! Main types: [`LiveGrowable`], [`GrowOp`]. Neighbours: `world` has the blocks beside them, and what is checked after
 //! each step.
 //!
-//! Each run of bytes that a growth adds has an owner of its own for the watcher: what lay at these addresses before a
+//! Each run of bytes that a growth adds is a block of its own for the race detector: what lay at these addresses before a
 //! shrink is somebody else's, and work on it must come before.
 
 mod cases;
 
 use concertina::{Address, CrossStream, Error, Growable, StreamId};
-use concertina_emulator::{Fault, Piece};
+use concertina_emulator::{Access, BlockId, EmulatedStream, Emulator, Fault, Piece, Work};
 use concertina_vmm::DriverErrorKind;
 use proptest::prelude::*;
 
 use crate::failures::CALLS;
 use crate::program::{Op, STREAMS, Setup, Size, any_setup, cases, op, roomy};
-use crate::watched::{Watched, WatchedStream};
-use crate::world::{Outcome, World};
+use crate::world::{KERNEL_NS, Outcome, World};
 
 /// What one growth added, as far as it is still there.
 struct Grown {
     /// Where it ends, from the start of the growable.
     end: u64,
-    owner: u64,
+    block: BlockId,
     backing: Vec<Piece>,
 }
 
 /// A growable, with what it should hold.
 pub(crate) struct LiveGrowable {
-    growable: Growable<Watched>,
-    stream: WatchedStream,
-    recorded: Vec<(StreamId, WatchedStream)>,
+    growable: Growable<Emulator>,
+    stream: EmulatedStream,
+    recorded: Vec<(StreamId, EmulatedStream)>,
     grown: Vec<Grown>,
 }
 
@@ -121,8 +120,8 @@ impl World {
             Ok(()) => {
                 assert_eq!(live.growable.bytes(), bytes);
                 let (stream, id) = (live.stream.clone(), live.growable.stream());
-                let (owner, backing) = self.write(&stream, id, address.add(before), bytes - before);
-                self.growables[index].grown.push(Grown { end: bytes, owner, backing });
+                let (block, backing) = self.write(&stream, id, address.add(before), bytes - before);
+                self.growables[index].grown.push(Grown { end: bytes, block, backing });
                 Outcome::Done
             }
             Err(error) => {
@@ -141,13 +140,15 @@ impl World {
         let registered = |id: StreamId| self.streams.iter().any(|stream| stream.registered.id() == id);
         let recorded = live.recorded.iter().filter(|(id, _)| registered(*id));
         // The program puts its readers behind what was written on the growable's own stream.
-        let readers = recorded.filter(|(_, own)| self.device.program_waits(own, &live.stream).is_ok());
-        for stream in readers.map(|(_, own)| own).chain([&live.stream]) {
+        let readers = recorded.map(|(_, own)| own).inspect(|own| self.device.queue_wait(own, &live.stream));
+        for stream in readers.chain([&live.stream]) {
             let mut from = 0;
             for grown in &live.grown {
                 let (first, end) = (from.max(start), grown.end);
                 if first < end {
-                    self.device.kernel(stream, live.growable.address().add(first), end - first, grown.owner);
+                    let address = live.growable.address().add(first);
+                    let read = Access::read(address, end - first).of_block(grown.block);
+                    self.device.queue(stream, Work::new("read").touching(read).lasting(KERNEL_NS));
                 }
                 from = end;
             }
@@ -156,20 +157,23 @@ impl World {
 
     fn shrink(&mut self, index: usize, bytes: u64) {
         self.use_growable(index, bytes);
-        let emulator = self.device.emulator.clone();
         let live = &mut self.growables[index];
         let address = live.growable.address();
-        live.growable.shrink_to(bytes);
-        assert_eq!((live.growable.address(), live.growable.bytes()), (address, bytes));
+        // Before the allocator is told, so that nobody else has the bytes by then. A block that loses its end stays one.
         let mut from = 0;
         live.grown.retain_mut(|grown| {
             let start = std::mem::replace(&mut from, grown.end);
             if start < bytes && bytes < grown.end {
                 grown.end = bytes;
-                grown.backing = emulator.resolve_range(address.add(start), bytes - start);
+                grown.backing = self.device.resolve_range(address.add(start), bytes - start);
+            }
+            if start >= bytes {
+                self.device.block_freed(grown.block, &live.stream);
             }
             start < bytes
         });
+        live.growable.shrink_to(bytes);
+        assert_eq!((live.growable.address(), live.growable.bytes()), (address, bytes));
     }
 
     fn record_growable(&mut self, index: usize, stream: usize) -> Outcome {
@@ -184,7 +188,8 @@ impl World {
 
     fn discard(&mut self, index: usize) {
         self.use_growable(index, 0);
-        drop(self.growables.remove(index));
+        let live = self.growables.remove(index);
+        live.grown.iter().for_each(|grown| self.device.block_freed(grown.block, &live.stream));
     }
 
     fn grow_step(&mut self, op: &GrowOp) -> Outcome {

@@ -2,7 +2,7 @@
 //! reports of out of memory, and worked examples.
 //!
 //! Neighbours: `program` has the operations and how they are drawn, `world` runs them and checks everything after each,
-//! `watched` is the driver that looks for races meanwhile. `PROPTEST_CASES` raises the number of random programs.
+//! while the emulator looks for races. `PROPTEST_CASES` raises the number of random programs.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod counts;
 mod failures;
 mod givebacks;
 mod growables;
+mod hangs;
 mod lost;
 mod mallocs;
 mod never_fails;
@@ -24,5 +25,4 @@ mod retired;
 mod rules;
 mod stale;
 mod verdicts;
-mod watched;
 mod world;

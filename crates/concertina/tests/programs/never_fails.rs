@@ -42,7 +42,7 @@ fn own_frames(world: &World, stream: usize) -> u64 {
     let mapped = world.allocator.stats().mapped_bytes / world.setup.page_bytes;
     let own = world.last_user.iter().filter(|(frame, user)| **user == id && !busy.contains(frame));
     // Frames that went back to the driver are counted as the driver's only.
-    let own = own.filter(|(frame, _)| world.device.is_mapped(**frame)).count() as u64;
+    let own = own.filter(|(frame, _)| world.device.mappings_of(**frame) > 0).count() as u64;
     world.setup.most_frames() - mapped + own
 }
 

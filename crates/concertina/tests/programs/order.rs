@@ -1,6 +1,6 @@
 //! Worked examples of order: what is waited for when memory goes from one stream to another, and what is not.
 //!
-//! Neighbours: `watched` would see a race in any of them; `retired` has the streams that end.
+//! Neighbours: the emulator's detector would see a race in any of them; `retired` has the streams that end.
 
 use concertina::{CrossStream, Layout, Verdict};
 use concertina_emulator::EventCompletion;

@@ -228,6 +228,8 @@ pub(crate) fn completion() -> impl Strategy<Value = EventCompletion> {
         EventCompletion::AfterOperations(7),
         EventCompletion::AfterOperations(1000),
         EventCompletion::ByHand,
+        EventCompletion::BySeed(20_260_801),
+        EventCompletion::ByClock,
     ])
 }
 

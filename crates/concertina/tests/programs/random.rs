@@ -35,7 +35,7 @@ proptest! {
             });
             let (stats, before_the_end) = (world.allocator.stats(), world.emulator().counts());
             let device = world.end();
-            (outcomes, stats, before_the_end, device.emulator.counts())
+            (outcomes, stats, before_the_end, device.counts())
         };
         prop_assert_eq!(once(), once());
     }

@@ -84,7 +84,7 @@ fn the_end_waits_for_the_work_of_retired_streams() {
     world.must_allocate(2 * PAGE, 0);
     world.record_stream(0, 1);
     world.replace_stream(1);
-    // The watcher cries if anything is unmapped under the kernel on the stream that is gone.
+    // The detector cries if anything is unmapped under the kernel on the stream that is gone.
     world.end_empty();
 }
 

@@ -1,6 +1,6 @@
 //! Worked examples of stale pages and of trimming: what stays mapped, what comes back, and what goes.
 //!
-//! Neighbours: `counts` has what they save; `watched` would see an unmap under work in flight.
+//! Neighbours: `counts` has what they save; the emulator's detector would see an unmap under work in flight.
 
 use concertina::{Address, Policy, StaleRule};
 use concertina_emulator::EventCompletion;

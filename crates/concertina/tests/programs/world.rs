@@ -1,6 +1,7 @@
 //! Runs a program on the allocator, with a model beside it, and checks everything after each step.
 //!
-//! Main types: [`World`], [`Live`], [`Outcome`]. Neighbours: `program` has the steps, `watched` the driver.
+//! Main types: [`World`], [`Live`], [`Outcome`]. Neighbours: `program` has the steps. The emulator is told of
+//! all blocks and kernels: its race detector looks on.
 //!
 //! The model is a list of live blocks. Which frames hold live bytes is read from the page table of the emulator.
 
@@ -9,27 +10,39 @@ use std::collections::{BTreeSet, HashMap};
 use concertina::{
     Address, Allocation, Allocator, CrossStream, Error, Layout, OutOfMemory, Stream, StreamId, Trimmed,
 };
-use concertina_emulator::{BackingId, Emulator, EventCompletion, Piece};
+use concertina_emulator::{
+    Access, BackingId, BlockId, EmulatedStream, Emulator, EventCompletion, Piece, Work,
+};
 use concertina_vmm::{Call, DriverErrorKind};
 
 use crate::growables::LiveGrowable;
 use crate::program::{Op, Program, STREAMS, Setup, Size};
-use crate::watched::{Watched, WatchedStream};
+
+/// How long a kernel takes by the clock: some driver calls.
+pub(crate) const KERNEL_NS: u64 = 200_000;
 
 /// A live block, with the streams that it is recorded for.
 pub(crate) struct Live {
-    pub(crate) allocation: Allocation<Watched>,
+    pub(crate) allocation: Allocation<Emulator>,
     pub(crate) layout: Layout,
-    stream: WatchedStream,
-    recorded: Vec<(StreamId, WatchedStream)>,
+    stream: EmulatedStream,
+    recorded: Vec<(StreamId, EmulatedStream)>,
     // What was behind it when it was allocated: its bytes.
     backing: Vec<Piece>,
-    owner: u64,
+    block: BlockId,
+}
+
+impl Live {
+    /// A kernel that reads the block.
+    fn read(&self, name: &'static str) -> Work {
+        let read = Access::read(self.allocation.address(), self.layout.bytes());
+        Work::new(name).touching(read.of_block(self.block)).lasting(KERNEL_NS)
+    }
 }
 
 pub(crate) struct UserStream {
-    pub(crate) registered: Stream<Watched>,
-    pub(crate) own: WatchedStream,
+    pub(crate) registered: Stream<Emulator>,
+    pub(crate) own: EmulatedStream,
 }
 
 /// What became of a step.
@@ -51,19 +64,19 @@ impl Outcome {
 
 pub(crate) struct World {
     pub(crate) setup: Setup,
-    pub(crate) device: Watched,
-    pub(crate) allocator: Allocator<Watched>,
+    pub(crate) device: Emulator,
+    pub(crate) allocator: Allocator<Emulator>,
     pub(crate) streams: Vec<UserStream>,
     pub(crate) live: Vec<Live>,
     pub(crate) growables: Vec<LiveGrowable>,
-    owners: u64,
+    blocks: u64,
     // By frame: the stream that the allocator knew as its last user, in numbers of the registration.
     pub(crate) last_user: HashMap<BackingId, StreamId>,
 }
 
 impl World {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let device = Watched::new(Emulator::new(setup.emulator()).unwrap());
+        let device = Emulator::new(setup.emulator()).unwrap();
         let allocator = Allocator::new(device.clone(), setup.config()).unwrap();
         let mut world = Self {
             setup: setup.clone(),
@@ -72,7 +85,7 @@ impl World {
             streams: Vec::new(),
             live: Vec::new(),
             growables: Vec::new(),
-            owners: 0,
+            blocks: 0,
             last_user: HashMap::new(),
         };
         for _ in 0..STREAMS {
@@ -88,7 +101,7 @@ impl World {
     }
 
     pub(crate) fn emulator(&self) -> &Emulator {
-        &self.device.emulator
+        &self.device
     }
 
     /// Memory calls of the driver so far.
@@ -114,8 +127,8 @@ impl World {
                 let address = allocation.address();
                 assert!(address.is_aligned_to(layout.alignment()), "{address} is not aligned for {layout:?}");
                 let stream = own.clone();
-                let (owner, backing) = self.write(&stream, allocation.stream(), address, layout.bytes());
-                self.live.push(Live { allocation, layout, stream, recorded: Vec::new(), backing, owner });
+                let (block, backing) = self.write(&stream, allocation.stream(), address, layout.bytes());
+                self.live.push(Live { allocation, layout, stream, recorded: Vec::new(), backing, block });
                 Outcome::Allocated(address)
             }
             Err(Error::OutOfMemory(report)) => Outcome::OutOfMemory(report),
@@ -123,20 +136,22 @@ impl World {
         }
     }
 
-    /// A new owner of these bytes queues a kernel that writes them. Returns its number and what is behind them.
+    /// These bytes are a new block, and a kernel that writes them is queued. Returns the block and what is behind it.
     pub(crate) fn write(
         &mut self,
-        stream: &WatchedStream,
+        stream: &EmulatedStream,
         id: StreamId,
         address: Address,
         bytes: u64,
-    ) -> (u64, Vec<Piece>) {
-        let owner = self.owners;
-        self.owners += 1;
-        self.device.kernel(stream, address, bytes, owner);
+    ) -> (BlockId, Vec<Piece>) {
+        let name = format!("block {}", self.blocks);
+        self.blocks += 1;
+        let block = self.device.block_allocated(name, address, bytes, stream);
+        let write = Access::write(address, bytes).of_block(block);
+        self.device.queue(stream, Work::new("write").touching(write).lasting(KERNEL_NS));
         let backing = self.emulator().resolve_range(address, bytes);
         for piece in &backing {
-            let memory = piece.backing.expect("the watcher has seen that it is mapped").memory;
+            let memory = piece.backing.expect("a block is mapped").memory;
             let before = self.last_user.insert(memory, id);
             let registered = |id: StreamId| self.streams.iter().any(|s| s.registered.id() == id);
             let strayed = before.filter(|before| *before != id && registered(*before));
@@ -145,7 +160,7 @@ impl World {
                 "{memory:?} went from {strayed:?} to {id:?}"
             );
         }
-        (owner, backing)
+        (block, backing)
     }
 
     /// Allocates so many bytes, which must go well.
@@ -164,8 +179,9 @@ impl World {
         let registered = |id: StreamId| self.streams.iter().any(|stream| stream.registered.id() == id);
         on.extend(live.recorded.iter().filter(|(id, _)| registered(*id)).map(|(_, stream)| stream));
         for stream in on {
-            self.device.kernel(stream, live.allocation.address(), live.layout.bytes(), live.owner);
+            self.device.queue(stream, live.read("last read"));
         }
+        self.device.block_freed(live.block, &live.stream);
     }
 
     /// Frees the live block that begins here.
@@ -178,10 +194,8 @@ impl World {
         let UserStream { registered, own } = &self.streams[stream];
         let live = &mut self.live[index];
         // What the block holds was written on its own stream: the program puts the reader behind that.
-        if let Err(error) = self.device.program_waits(own, &live.stream) {
-            return Outcome::Failed(error.into());
-        }
-        self.device.kernel(own, live.allocation.address(), live.layout.bytes(), live.owner);
+        self.device.queue_wait(own, &live.stream);
+        self.device.queue(own, live.read("read elsewhere"));
         live.recorded.push((registered.id(), own.clone()));
         match live.allocation.record_stream(registered) {
             Ok(()) => Outcome::Done,
@@ -190,7 +204,7 @@ impl World {
     }
 
     pub(crate) fn synchronize(&self, stream: usize) {
-        self.device.program_synchronizes(&self.streams[stream].own);
+        self.device.synchronize_stream(&self.streams[stream].own).unwrap();
         self.streams[stream].registered.note_synchronized();
     }
 
@@ -200,9 +214,6 @@ impl World {
 
     /// The device catches up, and the host does not know.
     pub(crate) fn complete_all(&self) {
-        for stream in &self.streams {
-            self.device.complete(&stream.own);
-        }
         self.emulator().complete_all();
     }
 
@@ -223,20 +234,18 @@ impl World {
             },
             Op::Wait { waiter, on } => {
                 let (waiter, on) = (&self.streams[waiter], &self.streams[on]);
-                match self.device.program_waits(&waiter.own, &on.own) {
-                    Ok(()) => waiter.registered.note_wait(&on.registered),
-                    Err(error) => return Outcome::Failed(error.into()),
-                }
+                self.device.queue_wait(&waiter.own, &on.own);
+                waiter.registered.note_wait(&on.registered);
             }
             Op::Synchronize { stream } => self.synchronize(stream),
             Op::SynchronizeDevice => {
-                self.device.program_synchronizes_all();
+                self.device.synchronize_device().unwrap();
                 self.allocator.note_device_synchronized();
             }
             Op::Trim => return self.trim_to(None),
             Op::TrimTo { pages } => return self.trim_to(Some(pages * self.setup.page_bytes)),
             Op::Advance { operations } => self.emulator().advance(operations),
-            Op::Complete { stream } => self.device.complete(&self.streams[stream].own),
+            Op::Complete { stream } => self.device.complete_stream(&self.streams[stream].own),
             Op::Replace { stream } => self.replace_stream(stream),
         }
         Outcome::Done
@@ -309,7 +318,7 @@ impl World {
 
     /// Bytes of malloc segments with live bytes in them, by the device's table.
     pub(crate) fn busy_malloc_bytes(&self) -> u64 {
-        self.busy_frames().into_iter().map(|memory| self.device.malloc_bytes(memory)).sum()
+        self.busy_frames().into_iter().map(|memory| self.device.bytes_of(memory)).sum()
     }
 
     /// Bytes that a malloc for the request takes at least: whole pages, with room for its alignment.
@@ -357,7 +366,7 @@ impl World {
         let emulator = self.emulator();
         assert_eq!(self.allocator.audit(), Vec::<String>::new());
         assert_eq!(emulator.broken_rules(), Vec::new());
-        assert_eq!(self.device.violations(), Vec::<String>::new());
+        assert_eq!(emulator.races(), Vec::new());
         assert_eq!(emulator.recount(), emulator.leaks());
 
         let (stats, counts) = (self.allocator.stats(), emulator.counts());
@@ -368,9 +377,8 @@ impl World {
         assert_eq!(stats.mapped_peak_bytes, counts.mapped_peak_bytes);
         assert!(stats.mapped_bytes <= self.setup.most_frames() * self.setup.page_bytes);
         assert_eq!(stats.created_frames, counts.of(Call::Create));
-        let (records, waits) = self.device.own_fences();
-        assert_eq!(stats.fences.records, counts.of(Call::EventRecord) - records);
-        assert_eq!(stats.fences.waits, counts.of(Call::StreamWait) - waits);
+        assert_eq!(stats.fences.records, counts.of(Call::EventRecord));
+        assert_eq!(stats.fences.waits, counts.of(Call::StreamWait));
         assert_eq!((stats.mallocs, stats.frees), (counts.of(Call::Malloc), counts.of(Call::Free)));
         assert_eq!(stats.fences.host_waits + stats.frees, counts.host_waits);
         if self.setup.cross_stream != CrossStream::DeviceWait {
@@ -415,7 +423,7 @@ impl World {
     // --- the end ----------------------------------------------------------------------------------------------------
 
     /// Drops everything, and returns the device to look at what is left.
-    pub(crate) fn end(self) -> Watched {
+    pub(crate) fn end(self) -> Emulator {
         let Self { device, allocator, streams, live, growables, .. } = self;
         drop((live, growables));
         drop(streams);
@@ -426,9 +434,9 @@ impl World {
     /// Drops everything; all must have been given back, without a fault.
     pub(crate) fn end_empty(self) {
         let device = self.end();
-        assert!(device.emulator.is_empty(), "left: {}", device.emulator.leaks());
-        assert_eq!(device.emulator.broken_rules(), Vec::new());
-        assert_eq!(device.violations(), Vec::<String>::new());
+        assert!(device.is_empty(), "left: {}", device.leaks());
+        assert_eq!(device.broken_rules(), Vec::new());
+        assert_eq!(device.races(), Vec::new());
     }
 }
 

@@ -1,7 +1,7 @@
 //! A small device, an allocator on it, and everything that must hold while threads use them.
 //!
-//! Main types: [`World`], [`Settings`], [`Home`], [`Block`], [`Dice`]. Neighbours: `programs/watched.rs` is the driver; `tests/schedules.rs` has
-//! the programs.
+//! Main types: [`World`], [`Settings`], [`Home`], [`Block`], [`Dice`]. Neighbours: `tests/schedules.rs` has the programs; the emulator
+//! looks for races.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use concertina::{
     Allocation, Allocator, Config, CrossStream, Error, Layout, Policy, SegmentKind, StaleRule, Stream,
 };
-use concertina_emulator::{BackingId, Emulator, EmulatorConfig, EventCompletion, Piece};
-
-use crate::watched::{Watched, WatchedStream};
+use concertina_emulator::{
+    Access, BackingId, BlockId, EmulatedStream, Emulator, EmulatorConfig, EventCompletion, Piece, Work,
+};
 
 pub(crate) const PAGE: u64 = 2 << 20;
 
@@ -44,8 +44,8 @@ impl Dice {
 /// A registered stream, as the allocator and as the driver know it.
 #[derive(Clone)]
 pub(crate) struct Home {
-    pub(crate) stream: Stream<Watched>,
-    raw: WatchedStream,
+    pub(crate) stream: Stream<Emulator>,
+    raw: EmulatedStream,
 }
 
 /// What device and allocator are made.
@@ -94,8 +94,8 @@ impl Settings {
 }
 
 pub(crate) struct World {
-    driver: Watched,
-    pub(crate) allocator: Allocator<Watched>,
+    driver: Emulator,
+    pub(crate) allocator: Allocator<Emulator>,
     settings: Settings,
     /// Bytes of memory under live blocks.
     live: Mutex<HashMap<BackingId, Vec<Range<u64>>>>,
@@ -108,9 +108,10 @@ pub(crate) struct World {
 /// A block in use, checked as long as it lives.
 pub(crate) struct Block {
     world: Arc<World>,
-    number: u64,
+    id: BlockId,
+    stream: EmulatedStream,
     pieces: Vec<Piece>,
-    allocation: Allocation<Watched>,
+    allocation: Allocation<Emulator>,
 }
 
 impl World {
@@ -122,8 +123,7 @@ impl World {
             config = config.limit_bytes(bytes);
         }
         let device = EmulatorConfig::default().with_granularity(PAGE).with_event_completion(completion);
-        let emulator = Emulator::new(device.with_capacity(frames * PAGE).unwrap()).unwrap();
-        let driver = Watched::new(emulator);
+        let driver = Emulator::new(device.with_capacity(frames * PAGE).unwrap()).unwrap();
         let allocator = Allocator::new(driver.clone(), config.build()).unwrap();
         let (live, blocks, refused) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
         Arc::new(Self { driver, allocator, settings, live, blocks, refused })
@@ -152,7 +152,7 @@ impl World {
             }
             Err(error) => panic!("no call was told to fail: {error}"),
         };
-        let pieces = self.driver.emulator.resolve_range(allocation.address(), bytes);
+        let pieces = self.driver.resolve_range(allocation.address(), bytes);
         let mut live = self.live();
         for piece in &pieces {
             let backing = piece.backing.filter(|backing| backing.accessible);
@@ -164,24 +164,26 @@ impl World {
             others.push(bytes);
         }
         drop(live);
-        let number = self.blocks.fetch_add(1, Ordering::Relaxed);
-        self.driver.kernel(&home.raw, allocation.address(), bytes, number);
-        self.driver.emulator.advance(1);
+        let name = format!("block {}", self.blocks.fetch_add(1, Ordering::Relaxed));
+        let id = self.driver.block_allocated(name, allocation.address(), bytes, &home.raw);
+        let write = Access::write(allocation.address(), bytes).of_block(id);
+        self.driver.queue(&home.raw, Work::new("write").touching(write));
+        self.driver.advance(1);
         self.check_limit();
-        Some(Block { world: Arc::clone(self), number, pieces, allocation })
+        Some(Block { world: Arc::clone(self), id, stream: home.raw.clone(), pieces, allocation })
     }
 
     /// Works on the block on another stream, behind what was queued on its own, and says so.
     pub(crate) fn work_elsewhere(&self, block: &Block, home: &Home, other: &Home) {
-        self.driver.program_waits(&other.raw, &home.raw).unwrap();
-        let (address, bytes) = (block.allocation.address(), block.allocation.bytes());
-        self.driver.kernel(&other.raw, address, bytes, block.number);
+        self.driver.queue_wait(&other.raw, &home.raw);
+        let read = Access::read(block.allocation.address(), block.allocation.bytes());
+        self.driver.queue(&other.raw, Work::new("read elsewhere").touching(read.of_block(block.id)));
         block.allocation.record_stream(&other.stream).unwrap();
     }
 
     pub(crate) fn check_limit(&self) {
         let Some(limit) = self.settings.limit_bytes() else { return };
-        let (stats, driver) = (self.allocator.stats(), self.driver.emulator.counts().mapped_bytes);
+        let (stats, driver) = (self.allocator.stats(), self.driver.counts().mapped_bytes);
         assert!(stats.mapped_bytes <= limit && driver <= limit, "{limit}: {stats:?}, {driver}");
     }
 
@@ -193,8 +195,8 @@ impl World {
         assert_eq!((stats.live_bytes, stats.live_blocks), (0, 0), "{stats:?}");
         let most = world.settings.most_bytes();
         assert!(stats.mapped_peak_bytes <= most, "{stats:?}");
-        assert!(world.driver.emulator.counts().mapped_peak_bytes <= most);
-        assert_eq!(world.driver.violations(), Vec::<String>::new());
+        assert!(world.driver.counts().mapped_peak_bytes <= most);
+        assert_eq!(world.driver.races(), []);
         if world.settings.cross_stream != CrossStream::DeviceWait {
             assert_eq!(stats.fences.waits, 0, "nothing is put into a stream");
         }
@@ -213,26 +215,26 @@ impl World {
         world.synchronize();
         let trimmed = world.allocator.trim();
         assert_eq!((trimmed.waiting_bytes, trimmed.failed), (0, None));
-        let held = world.driver.emulator.leaks();
+        let held = world.driver.leaks();
         assert_eq!((held.mapped_bytes, held.handles), (0, 0), "{held}");
         assert_eq!(world.allocator.audit(), Vec::<String>::new());
         drop(homes);
         world.synchronize();
         world.allocator.trim();
-        let held = world.driver.emulator.leaks();
+        let held = world.driver.leaks();
         assert_eq!((held.reservations, held.mappings), (0, 0), "{held}");
 
         let Ok(Self { driver, allocator, .. }) = Arc::try_unwrap(self) else { panic!("a block is left") };
         allocator.close().unwrap();
-        assert!(driver.emulator.is_empty(), "{}", driver.emulator.leaks());
-        assert_eq!(driver.emulator.recount(), driver.emulator.leaks());
-        assert_eq!(driver.emulator.broken_rules(), []);
-        assert_eq!(driver.violations(), Vec::<String>::new());
+        assert!(driver.is_empty(), "{}", driver.leaks());
+        assert_eq!(driver.recount(), driver.leaks());
+        assert_eq!(driver.broken_rules(), []);
+        assert_eq!(driver.races(), []);
     }
 
     /// The program makes the host wait for the whole device, and says so.
     fn synchronize(&self) {
-        self.driver.program_synchronizes_all();
+        self.driver.synchronize_device().unwrap();
         self.allocator.note_device_synchronized();
     }
 }
@@ -244,11 +246,12 @@ impl Drop for Block {
             return;
         }
         let (address, bytes) = (self.allocation.address(), self.allocation.bytes());
-        assert_eq!(self.world.driver.emulator.resolve_range(address, bytes), self.pieces);
+        assert_eq!(self.world.driver.resolve_range(address, bytes), self.pieces);
         let mut live = self.world.live();
         for (backing, bytes) in self.pieces.iter().filter_map(|piece| Some((piece.backing?, piece.bytes))) {
             let bytes = backing.offset_bytes..backing.offset_bytes + bytes;
             live.entry(backing.memory).or_default().retain(|known| *known != bytes);
         }
+        self.world.driver.block_freed(self.id, &self.stream);
     }
 }

@@ -3,7 +3,7 @@
 //! Main types: [`DeviceConfig`], [`Backing`], [`Execution`], [`ConfigError`]. Neighbours: `Library::fresh` takes it; the
 //! emulator has its own part of it.
 
-use concertina_emulator::{CallCost, CostTable, EmulatorConfig, EventCompletion};
+use concertina_emulator::{CallCost, CostTable, Detection, EmulatorConfig, EventCompletion};
 use concertina_vmm::Call;
 
 use crate::abi::{CALLS, RawConfig, RawCost};
@@ -144,6 +144,8 @@ impl DeviceConfig {
                 (Execution::AtCall, lag) => EventCompletion::AfterOperations(lag),
             },
             virtual_memory: self.virtual_memory,
+            // The emulator is not told of kernels here.
+            detection: Detection::Off,
             unmap_spans_mappings: self.unmap_spans_mappings,
             cost_table: self.cost_table.clone(),
             device: ordinal,

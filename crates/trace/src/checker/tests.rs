@@ -20,7 +20,7 @@ fn found(trace: &LoadedTrace, defect: Defect) -> Option<Violation> {
             assert_eq!((failure.event, failure.line), (violation.event, violation.line));
             *violation
         }
-        FailureCause::Target(error) => panic!("{error}"),
+        other => panic!("{other}"),
     })
 }
 

@@ -1,12 +1,13 @@
 //! Every kind of event reaches the allocator, and the figures are those worked out by hand.
 
-use concertina_emulator::{Emulator, EmulatorConfig, EventCompletion};
+use concertina_emulator::{CostTable, Detection, Emulator, EmulatorConfig, EventCompletion, Race};
 use concertina_vmm::Call;
 
 use super::toy::{Defect, PAGE, Toy, load, small_device};
 use super::{PROGRESS_EVENTS, Progress, Replay};
 use crate::report::FailureCause;
 use crate::target::TargetError;
+use crate::work::Workload;
 
 #[test]
 fn every_event_reaches_the_allocator_in_order() {
@@ -136,4 +137,74 @@ fn progress_adds_up() {
         Replay::new(&trace, &emulator).run_with_progress(&mut Toy::new(&emulator, Defect::None), &mut sum);
         assert_eq!(sum.0, expected);
     }
+}
+
+/// A small device by the clock on which driver calls take no time.
+fn by_the_clock(detection: Detection) -> Emulator {
+    let config = EmulatorConfig::default()
+        .with_event_completion(EventCompletion::ByClock)
+        .with_detection(detection)
+        .with_cost_table(CostTable::free_of_charge())
+        .with_granularity(PAGE);
+    Emulator::new(config.with_capacity(64 * PAGE).unwrap()).unwrap()
+}
+
+/// What the device took for a trace, and what raced on it.
+fn worked(text: &str, seed: u64) -> (u64, Vec<Race>) {
+    let trace = load(text);
+    let [ns, unwatched] = [Detection::On, Detection::Off].map(|detection| {
+        let emulator = by_the_clock(detection);
+        let workload = Workload { emulator: &emulator, seed };
+        let replay = Replay::new(&trace, &emulator).with_work(workload);
+        let report = replay.run(&mut Toy::new(&emulator, Defect::None));
+        assert!(report.completed(), "{:?}", report.failure);
+        (report.device_ns.unwrap(), emulator.races())
+    });
+    assert_eq!((ns.0, &unwatched.1), (unwatched.0, &Vec::new()), "the detector takes no time of the device");
+    ns
+}
+
+#[test]
+fn work_takes_the_time_of_its_kernels_and_waits() {
+    // The toy unmaps at the free: not before the host has waited.
+    let (one, races) = worked("a 1 100 0\ny *\n", 5);
+    assert!((2_000..200_000).contains(&one), "{one}");
+    assert_eq!(races, []);
+    assert_ne!(one, worked("a 1 100 0\ny *\n", 6).0, "another seed, another duration");
+    let (two, _) = worked("a 1 100 0\na 2 100 0\ny *\n", 5);
+    let (apart, _) = worked("a 1 100 0\na 2 100 1\ny *\n", 5);
+    assert!(two > one && apart < two && apart >= two - one, "{one}, {two}, {apart}");
+    let (behind, _) = worked("a 1 100 0\nw 1 0\na 2 100 1\ny *\n", 5);
+    assert_eq!(behind, two, "the second stream waits for the first");
+    let (hosted, _) = worked("a 1 100 0\ny 0\na 2 100 1\ny *\n", 5);
+    assert_eq!(hosted, two, "the host waits for the first stream");
+}
+
+#[test]
+fn a_host_is_a_thousand_kernels_ahead_and_no_more() {
+    let text = |events: usize| (0..events).map(|id| format!("a {id} 1 0\nf {id}\n")).collect::<String>();
+    for (blocks, most_ahead) in [(500, 1_000), (1_000, 1_000)] {
+        let emulator = by_the_clock(Detection::Off);
+        let workload = Workload { emulator: &emulator, seed: 1 };
+        let report = Replay::new(&load(&text(blocks)), &emulator)
+            .with_work(workload)
+            .run(&mut Toy::new(&emulator, Defect::None));
+        assert!(report.completed());
+        let clock = emulator.clock();
+        assert_eq!(clock.host_ns == 0, blocks * 2 <= most_ahead, "{clock:?}");
+        assert!(clock.host_ns < clock.device_ns);
+    }
+}
+
+#[test]
+fn what_the_toy_gets_wrong_about_streams_is_found() {
+    // It unmaps at the free, whatever is queued.
+    let (_, races) = worked("a 1 100 0\nf 1\n", 1);
+    assert!(races.iter().all(|race| matches!(race, Race::Unmapped { .. })) && !races.is_empty(), "{races:?}");
+    let text = races[0].to_string();
+    assert!(text.contains("the block of line 2") && text.contains("`read`"), "{text}");
+    // The program's own fault: nothing orders the use on stream 1.
+    let (_, races) = worked("a 1 100 0\nu 1 1\n", 1);
+    assert!(matches!(races[0], Race::Unordered { .. }), "{races:?}");
+    assert_eq!(worked("a 1 100 0\nw 1 0\nu 1 1\ny *\n", 1).1, []);
 }

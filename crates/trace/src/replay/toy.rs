@@ -191,7 +191,7 @@ impl ReplayTarget for Toy {
             Some(stream) => self.emulator.synchronize_stream(&self.streams[stream as usize]),
             None => self.emulator.synchronize_device(),
         }
-        Ok(())
+        .map_err(|hang| TargetError::Failed(hang.into()))
     }
 
     fn release_cached(&mut self) -> Result<(), TargetError> {

@@ -365,7 +365,7 @@ impl Run {
                 }
             }
             Step::NoteSynchronized { stream } => {
-                emulator.synchronize_stream(&fixture.streams[stream % streams].stream);
+                emulator.synchronize_stream(&fixture.streams[stream % streams].stream).unwrap();
                 fences.note_synchronized(id(stream));
                 model.note_synchronized(stream % streams);
             }

@@ -17,7 +17,7 @@
 
 use concertina_vmm::sync::{Arc, MutexGuard};
 use concertina_vmm::{
-    CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, SegmentKind, Uses,
+    CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, SegmentKind, StreamId, Uses,
 };
 
 use crate::error::AllocateError;
@@ -282,11 +282,19 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// Looks which of the work that a heap's pending blocks wait for is done.
+    /// Looks which of the work that a heap's pending blocks wait for is done: one look at each stream.
     pub(crate) fn look_at_pending(&self, cell: &HeapCell<D>) {
         let uses: Uses = cell.lock().pending_uses().collect();
-        for use_ in uses {
-            self.see(use_);
+        // An event that covers the last use of a stream is no use for the ones before: each has its own, from its free.
+        let mut streams: Vec<StreamId> = uses.iter().map(|use_| use_.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let looked = uses
+            .iter()
+            .try_for_each(|use_| self.fences.cover(*use_))
+            .and_then(|()| streams.into_iter().try_for_each(|stream| self.fences.poll(stream)));
+        if let Err(error) = looked {
+            tracing::warn!(%error, "could not look at a fence");
         }
     }
 

@@ -6,7 +6,7 @@ use concertina_emulator::{
     Access, AccessKind, Detection, EmulatedEvent, EmulatedHandle, EmulatedStream, Emulator, EmulatorConfig,
     EventCompletion, Race, Work,
 };
-use concertina_vmm::{Accessor, Address, BaselineDriver, Driver, FrameProperties};
+use concertina_vmm::{Accessor, Address, Driver, FrameProperties};
 
 const PAGE: u64 = 2 << 20;
 

@@ -6,7 +6,7 @@ use concertina_emulator::{
     CallCost, CostTable, EmulatedStream, Emulator, EmulatorConfig, EventCompletion, Hang, HangLink, Queued,
     WaitOrigin, Work,
 };
-use concertina_vmm::{BaselineDriver, Call, Driver, DriverErrorKind};
+use concertina_vmm::{Call, Driver, DriverErrorKind};
 
 fn device(completion: EventCompletion) -> Emulator {
     Emulator::new(EmulatorConfig::default().with_event_completion(completion)).unwrap()

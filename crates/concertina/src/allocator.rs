@@ -151,6 +151,13 @@ impl<D: Driver> Allocator<D> {
         Stream::new(&self.shared, stream, Some(rule))
     }
 
+    /// The rule that a stream was registered with.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn rule_of(&self, stream: &Stream<D>) -> CrossStream {
+        // A handle keeps the registration.
+        self.shared.heaps.fences().rule(stream.id()).unwrap_or_default()
+    }
+
     /// Allocates a block on a stream. Its content is undefined.
     ///
     /// # Errors

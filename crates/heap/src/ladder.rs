@@ -17,7 +17,8 @@
 
 use concertina_vmm::sync::{Arc, MutexGuard};
 use concertina_vmm::{
-    CrossStream, Driver, DriverError, Frame, Place, Reservation, Segment, SegmentKind, StreamId, Uses,
+    CrossStream, Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind,
+    StreamId, Use, Uses,
 };
 
 use crate::error::AllocateError;
@@ -329,9 +330,21 @@ impl<D: Driver> Heaps<D> {
             })
         });
         let Some(use_) = found else { return Ok(false) };
+        self.host_waits_for(use_)
+    }
+
+    /// Makes the host wait for a use; false if the driver would not have it, and is not lost: then the request is refused
+    /// as it would have been without.
+    pub(crate) fn host_waits_for(&self, use_: Use) -> Result<bool, DriverError> {
         tracing::debug!(stream = use_.stream.get(), "the host waits for work whose memory is needed");
-        self.fences.host_wait_for(use_)?;
-        Ok(true)
+        match self.fences.host_wait_for(use_) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == DriverErrorKind::Lost => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, stream = use_.stream.get(), "could not wait for a stream");
+                Ok(false)
+            }
+        }
     }
 
     /// Makes holes of all that is free for certain: blocks in bins, and pending ones whose other streams are done.

@@ -271,8 +271,7 @@ impl<D: Driver> Heaps<D> {
         let Some(use_) = in_heaps.or_else(|| self.store.spare_uses().into_iter().find(late)) else {
             return Ok(false);
         };
-        self.fences.host_wait_for(use_)?;
-        Ok(true)
+        self.host_waits_for(use_)
     }
 
     // --- out of memory ----------------------------------------------------------------------------------------------

@@ -301,6 +301,11 @@ impl<D: Driver> Fences<D> {
         Ok(self.inner.lock().leaving.is_empty())
     }
 
+    /// The rule that a stream was registered with; `None` if it was forgotten.
+    pub fn rule(&self, stream: StreamId) -> Option<CrossStream> {
+        self.inner.lock().timeline(stream).map(|timeline| timeline.rule)
+    }
+
     /// What was asked of the driver so far.
     pub fn counts(&self) -> FenceCounts {
         self.inner.lock().counts

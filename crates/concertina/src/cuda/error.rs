@@ -3,6 +3,7 @@
 //! Main type: [`Error`]. Neighbours: all of `cuda` returns it.
 
 use concertina_cuda::{BufferError, OpenError};
+use concertina_vmm::CrossStream;
 
 /// A failed call. All buffers are as they were, nothing is lost, and the call may be made again.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,16 @@ pub enum Error {
     /// A buffer: a length that can't be, a copy that failed.
     #[error(transparent)]
     Buffer(#[from] BufferError),
+    /// The stream is registered, with another rule: register it before anything else does, or let go of it first.
+    #[error(
+        "the stream is registered with the rule {registered:?}, not {asked:?}: let go of that registration first"
+    )]
+    OtherRule {
+        /// The rule that it has.
+        registered: CrossStream,
+        /// The rule that was asked for.
+        asked: CrossStream,
+    },
     /// The stream is of another context than the memory: make the memory of that context, too.
     #[error(
         "a stream of device {stream}; the memory is of a context on device {memory}, and not of the stream's"

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use concertina_cuda::{Cuda, Registered};
+use concertina_vmm::CrossStream;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::allocator::Allocator;
@@ -95,9 +96,30 @@ impl Memory {
     ///
     /// A copy by cudarc on a stream that is not registered is in the right order, too, but makes the host wait.
     ///
+    /// It follows the rule of the memory's settings, but for a per-thread default stream: on that no other thread can record
+    /// an event, so it is registered with [`CrossStream::Completed`].
+    ///
     /// # Errors
     /// [`Error::WrongContext`].
     pub fn stream(&self, stream: &Arc<CudaStream>) -> Result<Stream, Error> {
+        let rule = (stream.cu_stream() as usize == PER_THREAD).then_some(CrossStream::Completed);
+        self.register(stream, rule)
+    }
+
+    /// The same for a stream with a rule of its own: one whose work may wait for other streams or for the host, such as that
+    /// of collectives, is registered with [`CrossStream::Completed`].
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`]; [`Error::OtherRule`] if it is registered with another rule.
+    pub fn stream_with(&self, stream: &Arc<CudaStream>, rule: CrossStream) -> Result<Stream, Error> {
+        let stream = self.register(stream, Some(rule))?;
+        match self.shared.allocator.rule_of(stream.as_allocator_stream()) {
+            registered if registered == rule => Ok(stream),
+            registered => Err(Error::OtherRule { registered, asked: rule }),
+        }
+    }
+
+    fn register(&self, stream: &Arc<CudaStream>, rule: Option<CrossStream>) -> Result<Stream, Error> {
         let shared = &self.shared;
         if !shared.is_of_context(stream) {
             let memory = shared.allocator.driver().context().ordinal();
@@ -111,7 +133,10 @@ impl Memory {
         // Those that have gone make room.
         streams.retain(|_, registration| registration.strong_count() > 0);
         let kept = concertina_cuda::Stream::from(stream);
-        let handle = shared.allocator.register_stream(kept.clone());
+        let handle = match rule {
+            Some(rule) => shared.allocator.register_stream_with(kept.clone(), rule),
+            None => shared.allocator.register_stream(kept.clone()),
+        };
         let core = Arc::clone(handle.core());
         let registered = Registered::new(kept, Arc::clone(&core.clock));
         let home = Arc::new(Home { memory: Arc::clone(shared), core, registered });

@@ -17,6 +17,7 @@ mod misuse;
 mod order;
 mod parts;
 mod random;
+mod rules;
 mod values;
 
 use std::sync::atomic::{AtomicBool, Ordering};

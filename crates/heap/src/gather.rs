@@ -11,8 +11,9 @@ use concertina_vmm::{
     StreamId, Use, Uses,
 };
 
+use crate::cell::HeapCell;
 use crate::heap::Heap;
-use crate::heaps::{HeapCell, Heaps};
+use crate::heaps::Heaps;
 use crate::plan::{Backing, Plan};
 use crate::policy::CrossStream;
 use crate::step::Request;
@@ -160,7 +161,7 @@ impl<D: Driver> Heaps<D> {
     ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
         let mut outcome = Ok(None);
         if claim.missing() > 0 {
-            let first = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+            let first = self.settings.policy.create_first_bytes(self.live.peak_with(request.bytes));
             if self.store.mapped_bytes() + self.store.frame_bytes() <= first {
                 drop(heap);
                 outcome = self.create(claim, first);

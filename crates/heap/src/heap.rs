@@ -20,6 +20,7 @@ use crate::block::{BlockState, BlockTable, NONE};
 use crate::error::FreeError;
 use crate::hole_index::{Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
+use crate::live::{HeapLive, LiveBytes};
 use crate::step::{Kind, Request, STEP_BYTES};
 
 /// Which blocks may serve one another with no wait.
@@ -71,9 +72,10 @@ pub struct Heap<D: Driver> {
     pending: VecDeque<PendingBlock>,
     pending_bytes: u64,
     live_blocks: u64,
+    live: HeapLive,
     // Steps of blocks that are no holes.
     used_steps: u64,
-    // The stream's tick at the last free: every use of a block that is no longer live ended by then.
+    // The stream's tick at the last free, or later: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
 }
@@ -89,17 +91,13 @@ impl<D: Driver> fmt::Debug for Heap<D> {
     }
 }
 
-/// What became of a block that was freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Freed {
-    /// Bytes as asked, no longer live.
-    pub(crate) bytes: u64,
-    /// Whether the heap is retired and this was its last block.
-    pub(crate) finished: bool,
-}
-
 impl<D: Driver> Heap<D> {
-    pub(crate) fn new(key: HeapKey, clock: &Arc<StreamClock>, store: &Arc<FrameStore<D>>) -> Self {
+    pub(crate) fn new(
+        key: HeapKey,
+        clock: &Arc<StreamClock>,
+        store: &Arc<FrameStore<D>>,
+        live: &Arc<LiveBytes>,
+    ) -> Self {
         // A granularity over 2 TiB doesn't exist; one under a step is refused when the heaps are made.
         let steps_per_page = (store.frame_bytes() / STEP_BYTES) as u32;
         Self {
@@ -116,6 +114,7 @@ impl<D: Driver> Heap<D> {
             pending: VecDeque::new(),
             pending_bytes: 0,
             live_blocks: 0,
+            live: HeapLive::new(live),
             used_steps: 0,
             last_tick: 0,
             retired: false,
@@ -261,6 +260,7 @@ impl<D: Driver> Heap<D> {
         block.bytes = request.bytes;
         let (arena, start, generation) = (block.arena, block.start, block.generation);
         self.live_blocks += 1;
+        self.live.add(request.bytes);
         Granted { block: number, generation, address: self.address(arena, start) }
     }
 
@@ -274,7 +274,7 @@ impl<D: Driver> Heap<D> {
         self.release(block);
     }
 
-    fn live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
+    fn check_live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
         match self.blocks.find(number) {
             Some(block) if block.state == BlockState::Live && block.generation == generation => Ok(()),
             _ => Err(FreeError::NotLive { block: number, generation }),
@@ -283,7 +283,7 @@ impl<D: Driver> Heap<D> {
 
     /// Notes that work on another stream uses a live block up to `use_`.
     pub(crate) fn record(&mut self, number: u32, generation: u32, use_: Use) -> Result<(), FreeError> {
-        self.live(number, generation)?;
+        self.check_live(number, generation)?;
         if use_.stream == self.key.stream {
             return Ok(());
         }
@@ -296,23 +296,33 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Uses of a live block on other streams.
-    pub(crate) fn recorded_mut(&mut self, number: u32) -> Option<&mut Uses> {
-        if self.recorded.is_empty() { None } else { self.recorded.get_mut(&number) }
+    pub(crate) fn recorded_mut(&mut self, number: u32, generation: u32) -> Option<&mut Uses> {
+        self.check_live(number, generation).ok()?;
+        self.recorded.get_mut(&number)
     }
 
-    /// Frees a block in the order of the heap's stream. One that other streams still use becomes pending.
+    /// Whether any live block is used on other streams.
+    pub(crate) fn has_recorded(&self) -> bool {
+        !self.recorded.is_empty()
+    }
+
+    /// Frees a block in the order of the heap's stream, at its tick `tick`. One that other streams still use becomes
+    /// pending.
     pub(crate) fn free(
         &mut self,
         number: u32,
         generation: u32,
+        tick: u64,
         done: impl Fn(Use) -> bool,
-    ) -> Result<Freed, FreeError> {
-        self.live(number, generation)?;
+    ) -> Result<(), FreeError> {
+        self.check_live(number, generation)?;
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let (bytes, steps) = (block.bytes, block.steps);
-        self.last_tick = self.clock.now().tick;
+        // A free that was queued may be older than the last one.
+        self.last_tick = self.last_tick.max(tick);
         self.live_blocks -= 1;
+        self.live.sub(bytes);
         let uses = if self.recorded.is_empty() { None } else { self.recorded.remove(&number) };
         match uses {
             Some(mut uses) => {
@@ -327,7 +337,7 @@ impl<D: Driver> Heap<D> {
             }
             None => self.put_back(number, steps),
         }
-        Ok(Freed { bytes, finished: self.retired && self.live_blocks == 0 })
+        Ok(())
     }
 
     fn put_back(&mut self, number: u32, steps: u32) {

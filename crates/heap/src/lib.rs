@@ -11,6 +11,7 @@
 mod audit;
 pub mod bins;
 pub mod block;
+pub mod cell;
 pub mod error;
 mod gather;
 pub mod heap;
@@ -18,15 +19,17 @@ pub mod heaps;
 pub mod hole_index;
 mod idle;
 mod ladder;
+mod live;
 pub mod out_of_memory;
 mod plan;
 pub mod policy;
 pub mod step;
 pub mod trim;
 
+pub use cell::{Freeing, HeapCell};
 pub use error::{AllocateError, FreeError, RequestError};
 pub use heap::{Granted, Heap, HeapKey};
-pub use heaps::{HeapCell, Heaps, Stats};
+pub use heaps::{Heaps, Stats};
 pub use out_of_memory::{OutOfMemory, Verdict};
 pub use policy::{CrossStream, Policy, Settings, StaleRule};
 pub use step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};

@@ -284,6 +284,11 @@ impl<D: Driver> Fences<D> {
         self.inner.lock().timeline(stream).map(Timeline::now)
     }
 
+    /// The time of every registered stream.
+    pub fn all_now(&self) -> Vec<Use> {
+        self.inner.lock().timelines.iter().flatten().map(Timeline::now).collect()
+    }
+
     /// Whether the use is already seen done. Makes no driver call.
     pub fn is_done(&self, use_: Use) -> bool {
         self.inner.lock().is_done(use_)
@@ -310,6 +315,18 @@ impl<D: Driver> Fences<D> {
             }
             inner.note_done(stream, tick);
         }
+    }
+
+    /// Sees to it that an event covers the use, and looks whether it is done.
+    ///
+    /// # Errors
+    /// A failed creation, record or query; a later call tries again.
+    pub fn look_at(&self, use_: Use) -> Result<(), DriverError> {
+        if self.is_done(use_) {
+            return Ok(());
+        }
+        self.cover(use_)?;
+        self.poll(use_.stream)
     }
 
     /// Sees to it that an event covers the use: records one if none does.

@@ -3,8 +3,10 @@
 //! Main type: [`Heap`], the half of it that counts. Neighbours: `heaps` adds them up, `out_of_memory` reports them.
 
 use concertina_vmm::Driver;
+use concertina_vmm::sync::Arc;
 
 use super::Heap;
+use crate::live::LiveCount;
 use crate::step::STEP_BYTES;
 
 impl<D: Driver> Heap<D> {
@@ -16,6 +18,25 @@ impl<D: Driver> Heap<D> {
 
     pub(crate) fn is_retired(&self) -> bool {
         self.retired
+    }
+
+    /// Whether it is retired and its last block is freed.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.retired && self.live_blocks == 0
+    }
+
+    /// Number of live blocks that are used on other streams.
+    pub(crate) fn recorded_blocks(&self) -> u64 {
+        self.recorded.len() as u64
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live.count().bytes()
+    }
+
+    /// The count of live bytes, for those without the lock.
+    pub(crate) fn live_count(&self) -> &Arc<LiveCount> {
+        self.live.count()
     }
 
     /// Whether no block is in use.

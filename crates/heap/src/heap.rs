@@ -60,7 +60,8 @@ pub struct Heap<D: Driver> {
     key: HeapKey,
     clock: Arc<StreamClock>,
     store: Arc<FrameStore<D>>,
-    steps_per_page: u32,
+    // A page has two to the power of this many steps.
+    page_shift: u32,
     pub(crate) arenas: Vec<Arena<D>>,
     pub(crate) blocks: BlockTable,
     pub(crate) holes: HoleIndex,
@@ -98,13 +99,13 @@ impl<D: Driver> Heap<D> {
         store: &Arc<FrameStore<D>>,
         live: &Arc<LiveBytes>,
     ) -> Self {
-        // A granularity over 2 TiB doesn't exist; one under a step is refused when the heaps are made.
-        let steps_per_page = (store.frame_bytes() / STEP_BYTES) as u32;
+        // A granularity is a power of two; one under a step is refused when the heaps are made.
+        let page_shift = store.frame_bytes().ilog2().saturating_sub(STEP_BYTES.ilog2());
         Self {
             key,
             clock: Arc::clone(clock),
             store: Arc::clone(store),
-            steps_per_page,
+            page_shift,
             arenas: Vec::new(),
             blocks: BlockTable::default(),
             holes: HoleIndex::default(),
@@ -127,12 +128,17 @@ impl<D: Driver> Heap<D> {
     }
 
     pub(crate) fn steps_per_page(&self) -> u32 {
-        self.steps_per_page
+        1 << self.page_shift
+    }
+
+    /// The page that a step begins, or that lies behind it.
+    fn page_from(&self, step: u32) -> u32 {
+        (step + (self.steps_per_page() - 1)) >> self.page_shift
     }
 
     /// The pages that the steps `start..end` touch.
     pub(crate) fn pages_touched(&self, start: u32, end: u32) -> PageRange {
-        PageRange::between(start / self.steps_per_page, end.div_ceil(self.steps_per_page))
+        PageRange::between(start >> self.page_shift, self.page_from(end))
     }
 
     fn address(&self, arena: u32, start: u32) -> Address {
@@ -376,17 +382,18 @@ impl<D: Driver> Heap<D> {
         }
         self.index(hole);
 
-        let per_page = self.steps_per_page;
         let whole = *self.blocks.get(hole);
-        let state = &mut self.arenas[arena as usize];
+        let shift = self.page_shift;
         // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
-        let hole_end = if state.last == hole { whole.end().next_multiple_of(per_page) } else { whole.end() };
-        let first = whole.start.div_ceil(per_page).max(start / per_page);
-        let last = (hole_end / per_page).min(end.div_ceil(per_page));
+        let is_last = self.arenas[arena as usize].last == hole;
+        let hole_end = if is_last { self.page_from(whole.end()) } else { whole.end() >> shift };
+        let first = self.page_from(whole.start).max(start >> shift);
+        let last = hole_end.min(self.page_from(end));
+        let state = &mut self.arenas[arena as usize];
         self.idle.push(arena, &mut state.idle, PageRange::between(first, last), self.last_tick);
         let arenas = &self.arenas;
         self.idle.compact(
-            || arenas.iter().map(|arena| (arena.extent / per_page) as usize).sum(),
+            || arenas.iter().map(|arena| (arena.extent >> shift) as usize).sum(),
             |arena| &arenas[arena as usize].idle,
         );
     }

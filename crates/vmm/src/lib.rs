@@ -19,6 +19,7 @@ pub mod fence;
 pub mod frame;
 pub mod frame_store;
 pub mod mapping;
+pub mod page_bits;
 pub mod reservation;
 pub mod segment;
 pub mod sync;

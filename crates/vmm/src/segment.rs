@@ -17,6 +17,7 @@ use crate::fence::{Use, Uses};
 use crate::frame::Frame;
 use crate::frame_store::{FrameStore, Holder};
 use crate::mapping::{Access, Mapping};
+use crate::page_bits;
 use crate::reservation::{PageState, Place, Reservation};
 use crate::sync::Arc;
 use crate::units::{Address, FrameId, PageRange, SegmentId};
@@ -116,7 +117,7 @@ impl<D: Driver> Segment<D> {
 
     /// Whether every page of the range is held: checked a word at a time.
     pub fn all_held(&self, pages: PageRange) -> bool {
-        self.held.get(pages.indices()).is_some_and(|bits| bits.all())
+        page_bits::all(&self.held, pages)
     }
 
     /// The pages of the range that are not held, in order.

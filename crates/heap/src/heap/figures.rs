@@ -77,7 +77,7 @@ impl<D: Driver> Heap<D> {
                 pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
             })
             .sum();
-        (busy * u64::from(self.steps_per_page)).saturating_sub(self.used_steps) * STEP_BYTES
+        (busy * u64::from(self.steps_per_page())).saturating_sub(self.used_steps) * STEP_BYTES
     }
 
     /// Pinned frames.

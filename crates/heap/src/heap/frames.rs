@@ -25,11 +25,11 @@ impl<D: Driver> Heap<D> {
         self.idle.visit(
             &mut self.arenas,
             |arena| &arena.idle,
-            |arena, page, mark| {
+            |arena, page, tick| {
                 if taken.len() == target {
                     return Visit::Stop;
                 }
-                let last_use = Use { stream, tick: mark.tick };
+                let last_use = Use { stream, tick };
                 match arena.segment.frame(page) {
                     None => Visit::Taken,
                     Some(frame) if frame.pins() > 0 => Visit::Kept,
@@ -54,9 +54,11 @@ impl<D: Driver> Heap<D> {
         arena.segment.take(page, Some(last_use))
     }
 
-    /// The last use of an idle page.
+    /// The last use of an idle page that is held.
     pub(crate) fn last_use(&self, arena: u32, page: u32) -> Use {
-        Use { stream: self.key.stream, tick: self.arenas[arena as usize].idle.mark(page).tick }
+        // A page that is in no queue never had live bytes.
+        let tick = self.idle.tick(&self.arenas[arena as usize].idle, page).unwrap_or_default();
+        Use { stream: self.key.stream, tick }
     }
 
     /// Whether the page is held, idle and not pinned: its frame may be taken.

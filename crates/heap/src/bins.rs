@@ -23,6 +23,7 @@ pub struct Bins {
 
 impl Bins {
     /// Takes the block of exactly this size that was freed last.
+    #[inline]
     pub fn pop(&mut self, steps: u32) -> Option<u32> {
         let block = self.bins.get_mut(steps as usize)?.pop()?;
         self.steps -= u64::from(steps);
@@ -32,6 +33,7 @@ impl Bins {
 
     /// Keeps a block of this size, unless the bins are full.
     #[must_use]
+    #[inline]
     pub fn push(&mut self, block: u32, steps: u32) -> bool {
         if (self.steps + u64::from(steps)) * crate::step::STEP_BYTES > BINS_BYTES {
             return false;

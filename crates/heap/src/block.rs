@@ -82,6 +82,7 @@ impl BlockTable {
         Some(self.blocks[number as usize].next).filter(|&next| next != NONE)
     }
 
+    #[inline]
     fn insert(&mut self, block: Block) -> u32 {
         match self.vacant.pop() {
             Some(number) => {
@@ -108,6 +109,7 @@ impl BlockTable {
     }
 
     /// Cuts the block after `steps`; the rest becomes a block of its own, in the same state. Returns the rest.
+    #[inline]
     pub fn split(&mut self, number: u32, steps: u32) -> u32 {
         let whole = self.blocks[number as usize];
         debug_assert!(steps > 0 && steps < whole.steps, "a split leaves two parts");
@@ -129,6 +131,7 @@ impl BlockTable {
     }
 
     /// Joins a block with the one after it, whose number becomes vacant.
+    #[inline]
     pub fn absorb_next(&mut self, number: u32) {
         let next = self.blocks[number as usize].next;
         let gone = self.blocks[next as usize];

@@ -75,6 +75,7 @@ const fn class_of(steps: u32) -> usize {
 
 impl HoleIndex {
     /// Adds a hole.
+    #[inline]
     pub fn insert(&mut self, hole: Hole) {
         let class = class_of(hole.steps);
         if self.classes.is_empty() {
@@ -92,6 +93,7 @@ impl HoleIndex {
     ///
     /// # Panics
     /// If it is not there: blocks and index are out of step.
+    #[inline]
     pub fn remove(&mut self, hole: Hole) {
         let class = class_of(hole.steps);
         let holes = &mut self.classes[class];
@@ -139,6 +141,7 @@ impl HoleIndex {
     }
 
     /// The best fit: the smallest hole of at least `steps`, at the lowest address.
+    #[inline]
     pub fn best(&self, steps: u32) -> Option<Hole> {
         let class = class_of(steps);
         let holes = self.class(class);

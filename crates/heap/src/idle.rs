@@ -29,6 +29,7 @@ pub(crate) struct ArenaIdle {
 }
 
 impl ArenaIdle {
+    #[inline]
     fn grow_to(&mut self, pages: u32) {
         if self.stamps.len() < pages as usize {
             self.grow(pages as usize);
@@ -53,6 +54,7 @@ impl ArenaIdle {
     }
 
     /// The pages now have live bytes.
+    #[inline]
     pub(crate) fn set_busy(&mut self, pages: PageRange) {
         self.grow_to(pages.end());
         page_bits::clear(&mut self.idle, pages);
@@ -84,6 +86,7 @@ pub(crate) enum Visit {
 
 impl IdlePages {
     /// The pages of an arena became idle at `tick`.
+    #[inline]
     pub(crate) fn push(&mut self, arena: u32, state: &mut ArenaIdle, pages: PageRange, tick: u64) {
         if pages.is_empty() {
             return;

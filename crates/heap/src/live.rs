@@ -120,6 +120,7 @@ impl HeapLive {
     }
 
     /// So many bytes more are live.
+    #[inline]
     pub(crate) fn add(&self, bytes: u64) {
         let live = self.count.live.load(Ordering::Relaxed) + bytes;
         self.count.live.store(live, Ordering::Relaxed);
@@ -129,6 +130,7 @@ impl HeapLive {
     }
 
     /// So many are no longer.
+    #[inline]
     pub(crate) fn sub(&self, bytes: u64) {
         let live = self.count.live.load(Ordering::Relaxed) - bytes;
         self.count.live.store(live, Ordering::Relaxed);

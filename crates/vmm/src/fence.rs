@@ -48,6 +48,7 @@ impl StreamClock {
     }
 
     /// A use that ends now.
+    #[inline]
     pub fn now(&self) -> Use {
         Use { stream: self.id, tick: self.tick.load(Ordering::Acquire) }
     }

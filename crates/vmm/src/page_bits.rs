@@ -10,22 +10,32 @@ use bitvec::vec::BitVec;
 
 use crate::units::PageRange;
 
-/// The words that the run touches, each with the bits of it that belong to the run.
+/// The bits of the run's first word from its first page on, and of its last word up to its last page.
 #[inline]
-fn masks(pages: PageRange) -> impl Iterator<Item = (usize, u64)> {
-    let (first, end) = (pages.indices().start, pages.indices().end);
-    (first / 64..end.div_ceil(64)).map(move |word| {
-        let from = first.saturating_sub(word * 64);
-        let behind = ((word + 1) * 64).saturating_sub(end);
-        (word, (u64::MAX << from) & (u64::MAX >> behind))
-    })
+fn ends(pages: PageRange) -> (u64, u64) {
+    (u64::MAX << (pages.first % 64), u64::MAX >> (pages.end().wrapping_neg() % 64))
+}
+
+/// Calls `visit` with each word that the run touches and a mask of the bits in it that belong to the run, as long as it
+/// agrees. Returns whether it always did.
+#[inline]
+fn visit(pages: PageRange, mut visit: impl FnMut(usize, u64) -> bool) -> bool {
+    if pages.is_empty() {
+        return true;
+    }
+    let (first, last) = (pages.first as usize / 64, (pages.end() - 1) as usize / 64);
+    let (from, to) = ends(pages);
+    if first == last {
+        return visit(first, from & to);
+    }
+    visit(first, from) && (first + 1..last).all(|word| visit(word, u64::MAX)) && visit(last, to)
 }
 
 /// Whether every page of the run has its bit set. A page behind the end of the bitmap has none.
 #[inline]
 pub fn all(bits: &BitVec<u64>, pages: PageRange) -> bool {
     let words = bits.as_raw_slice();
-    pages.end() as usize <= bits.len() && masks(pages).all(|(word, mask)| words[word] & mask == mask)
+    pages.end() as usize <= bits.len() && visit(pages, |word, mask| words[word] & mask == mask)
 }
 
 /// Sets the bit of every page of the run.
@@ -34,9 +44,7 @@ pub fn all(bits: &BitVec<u64>, pages: PageRange) -> bool {
 /// If the bitmap ends before the run does.
 #[inline]
 pub fn set(bits: &mut BitVec<u64>, pages: PageRange) {
-    assert!(pages.end() as usize <= bits.len(), "the bitmap has a bit for each page");
-    let words = bits.as_raw_mut_slice();
-    masks(pages).for_each(|(word, mask)| words[word] |= mask);
+    change(bits, pages, |word, mask| *word |= mask);
 }
 
 /// Clears the bit of every page of the run.
@@ -45,9 +53,17 @@ pub fn set(bits: &mut BitVec<u64>, pages: PageRange) {
 /// If the bitmap ends before the run does.
 #[inline]
 pub fn clear(bits: &mut BitVec<u64>, pages: PageRange) {
+    change(bits, pages, |word, mask| *word &= !mask);
+}
+
+#[inline]
+fn change(bits: &mut BitVec<u64>, pages: PageRange, change: impl Fn(&mut u64, u64)) {
     assert!(pages.end() as usize <= bits.len(), "the bitmap has a bit for each page");
     let words = bits.as_raw_mut_slice();
-    masks(pages).for_each(|(word, mask)| words[word] &= !mask);
+    visit(pages, |word, mask| {
+        change(&mut words[word], mask);
+        true
+    });
 }
 
 #[cfg(test)]

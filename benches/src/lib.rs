@@ -30,6 +30,7 @@ pub mod outcome;
 pub mod probe;
 pub mod size;
 mod targets;
+pub mod threads;
 
 pub use bench_device::BenchDevice;
 pub use case::{Case, CaseError, Run};

@@ -1,7 +1,7 @@
 //! Threads that share an allocator: the locking protocol of `docs/locking.md`, under random schedules and for real.
 //!
-//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `programs/watched.rs` finds work that
-//! nothing orders.
+//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `schedules/frees.rs` the races of a queued free,
+//! `programs/watched.rs` finds work that nothing orders.
 //!
 //! The same programs run twice. A plain build runs them on threads of the system, many times. With
 //! `RUSTFLAGS="--cfg shuttle"` all locks and atomics of the library are shuttle's, and each program runs under some
@@ -22,6 +22,8 @@
 #[allow(dead_code, reason = "tests/programs uses all of it")]
 #[path = "programs/watched.rs"]
 mod watched;
+#[path = "schedules/frees.rs"]
+mod frees;
 #[path = "schedules/world.rs"]
 mod world;
 

@@ -119,6 +119,11 @@ impl HeapLive {
         &self.count
     }
 
+    /// Live bytes of the heap, for the holder of its lock: without a look at what is about to be queued.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.count.live.load(Ordering::Relaxed)
+    }
+
     /// So many bytes more are live.
     #[inline]
     pub(crate) fn add(&self, bytes: u64) {

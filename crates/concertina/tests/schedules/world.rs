@@ -174,6 +174,11 @@ impl World {
         block.allocation.record_stream(&other.stream).unwrap();
     }
 
+    /// Reservations that the device knows.
+    pub(crate) fn reservations(&self) -> u64 {
+        self.driver.emulator.leaks().reservations
+    }
+
     pub(crate) fn check_limit(&self) {
         let Some(limit) = self.settings.limit_bytes() else { return };
         let (stats, driver) = (self.allocator.stats(), self.driver.emulator.counts().mapped_bytes);

@@ -31,7 +31,7 @@ impl<D: Driver> Heap<D> {
     }
 
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.live.count().bytes()
+        self.live.bytes()
     }
 
     /// The count of live bytes, for those without the lock.

@@ -137,6 +137,9 @@ fn a_block_with_a_recorded_use_is_freed_while_its_heap_serves() {
         let homes = vec![world.home(), world.home()];
         let block = world.allocate(&homes[0], 2 * PAGE).unwrap();
         world.work_elsewhere(&block, &homes[0], &homes[1]);
+        if dice.below(2) == 0 {
+            world.work_again_elsewhere(&block, &homes[0], &homes[1]);
+        }
         let (server, home) = (Arc::clone(&world), homes[0].clone());
         let serve: Program = Box::new(move || {
             for pages in [1, 3, 2] {

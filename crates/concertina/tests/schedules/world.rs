@@ -174,6 +174,15 @@ impl World {
         block.allocation.record_stream(&other.stream).unwrap();
     }
 
+    /// Waits for the device, then works on a block again on a stream that was recorded for it before: nothing needs to be
+    /// said of that, since a recorded stream counts up to the free.
+    pub(crate) fn work_again_elsewhere(&self, block: &Block, home: &Home, other: &Home) {
+        self.synchronize();
+        self.driver.program_waits(&other.raw, &home.raw).unwrap();
+        let (address, bytes) = (block.allocation.address(), block.allocation.bytes());
+        self.driver.kernel(&other.raw, address, bytes, block.number);
+    }
+
     /// Reservations that the device knows.
     pub(crate) fn reservations(&self) -> u64 {
         self.driver.emulator.leaks().reservations

@@ -19,11 +19,15 @@
 //!
 //! `SHUTTLE_RANDOM_SEED`, a number, makes all tests begin with other schedules.
 
+#[path = "schedules/frees.rs"]
+mod frees;
 #[allow(dead_code, reason = "tests/programs uses all of it")]
 #[path = "programs/watched.rs"]
 mod watched;
-#[path = "schedules/frees.rs"]
-mod frees;
+// Thousands of steps: too many for schedules.
+#[cfg(not(shuttle))]
+#[path = "schedules/rounds.rs"]
+mod rounds;
 #[path = "schedules/world.rs"]
 mod world;
 

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use concertina::{Layout, RawAllocation};
+use concertina::{Allocator, Config, Layout, RawAllocation};
+use concertina_emulator::{Emulator, EmulatorConfig};
 
 use crate::world::{Home, PAGE, World};
 use crate::{Program, eager_to_steal, explore, side_by_side};
@@ -12,7 +13,11 @@ use crate::{Program, eager_to_steal, explore, side_by_side};
 /// Looks into every heap, one lock after the other: who frees meanwhile finds one taken.
 fn look(world: &Arc<World>, times: u64) -> Program {
     let world = Arc::clone(world);
-    Box::new(move || (0..times).for_each(|_| drop(world.allocator.stats())))
+    Box::new(move || {
+        for _ in 0..times {
+            world.allocator.stats();
+        }
+    })
 }
 
 fn raw(world: &World, home: &Home, bytes: u64) -> RawAllocation {
@@ -67,11 +72,7 @@ fn the_last_free_is_queued_as_its_stream_retires() {
         let world = World::new(eager_to_steal(2));
         let leaving = world.home();
         let block = world.allocate(&leaving, PAGE);
-        side_by_side(vec![
-            Box::new(move || drop(leaving)),
-            Box::new(move || drop(block)),
-            look(&world, 2),
-        ]);
+        side_by_side(vec![Box::new(move || drop(leaving)), Box::new(move || drop(block)), look(&world, 2)]);
         assert_eq!(world.reservations(), 0, "the heap of the retired stream was left behind");
         world.finish(Vec::new());
     });
@@ -178,5 +179,31 @@ fn two_heaps_rise_at_once() {
         assert_eq!(world.allocator.stats().live_peak_bytes, 7 * PAGE);
         drop(both);
         world.finish(homes);
+    });
+}
+
+/// The program lets go of allocator and streams while other threads still have blocks. These keep it alive, and whoever
+/// frees the last one gives everything back.
+#[test]
+fn blocks_outlive_the_handles_of_their_allocator() {
+    explore(|dice| {
+        let device = Emulator::new(EmulatorConfig::default().with_granularity(PAGE)).unwrap();
+        let allocator = Allocator::new(device.clone(), Config::default()).unwrap();
+        let streams = [(); 2].map(|()| allocator.register_stream(device.stream()));
+        let mut blocks: Vec<_> = (0..4)
+            .map(|number| {
+                let bytes = PAGE / 8 + dice.below(2) * PAGE;
+                allocator.allocate(Layout::new(bytes), &streams[number % 2]).unwrap()
+            })
+            .collect();
+        blocks[0].record_stream(&streams[1]).unwrap();
+        let others = blocks.split_off(2);
+        side_by_side(vec![
+            Box::new(move || drop((streams, allocator))),
+            Box::new(move || drop(blocks)),
+            Box::new(move || drop(others)),
+        ]);
+        assert!(device.is_empty(), "{}", device.leaks());
+        assert_eq!(device.broken_rules(), []);
     });
 }

@@ -246,6 +246,13 @@ impl World {
     }
 }
 
+impl Block {
+    /// Bytes as asked.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.allocation.bytes()
+    }
+}
+
 impl Drop for Block {
     /// What was behind the block at first is behind it still. Then it is freed, in the order of its stream.
     fn drop(&mut self) {

@@ -246,6 +246,7 @@ impl World {
     }
 }
 
+#[cfg(not(shuttle))]
 impl Block {
     /// Bytes as asked.
     pub(crate) fn bytes(&self) -> u64 {

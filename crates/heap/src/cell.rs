@@ -1,7 +1,7 @@
 //! One heap behind its lock, and the queue of frees that came while somebody else had it.
 //!
-//! Main types: [`HeapCell`]. Neighbours: `heaps` has all cells; whoever wants to see or change a heap comes in through
-//! [`HeapCell::lock`].
+//! Main types: [`HeapCell`]. Neighbours: `heaps` has all cells; whoever wants to see or change a heap takes its
+//! lock here.
 //!
 //! A free never waits for the lock. If another thread has it, the free is queued, stamped with the time of each stream
 //! that it must come after, and **whoever takes the lock next empties the queue first**. So nobody who looks into a heap

@@ -115,7 +115,7 @@ impl<D: Driver> Heap<D> {
             pending: VecDeque::new(),
             pending_bytes: 0,
             live_blocks: 0,
-            live: HeapLive::new(live),
+            live: HeapLive::new(key, live),
             used_steps: 0,
             last_tick: 0,
             retired: false,

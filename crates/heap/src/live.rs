@@ -4,33 +4,47 @@
 //! `ladder` and `gather` ask for the peak when frames are wanted, `heaps` for its figures.
 //!
 //! The peak of a sum can't be told from the peaks of its parts, and adding every request to one counter would make all
-//! threads write one cache line. So each heap has a *ceiling*, and the ceilings add up to no more than the peak: as
-//! long as every heap stays under its own, the sum can't have passed the peak. A heap that rises over its ceiling adds
-//! all counts up, moves the peak if they are more, and shares out anew what is between the sum and the peak. (The
-//! same idea bounds a sum of accounts in escrow: O'Neil, "The Escrow Transactional Method", TODS 1986.)
+//! threads write one cache line. So the heaps of a stream have a *ceiling*, and the ceilings add up to no more than the
+//! peak: as long as every stream stays under its own, the sum can't have passed the peak. A stream that rises over its
+//! ceiling adds all counts up, moves the peak if they are more, and shares out anew what is between the sum and the
+//! peak. (The same idea bounds a sum of accounts in escrow: O'Neil, "The Escrow Transactional Method", TODS 1986.)
 //!
-//! Used by one thread at a time, the peak is exact to the byte. A heap that rises at the very moment at which another
+//! One ceiling a stream and not one a heap: a thread that turns from small blocks to large ones and back would have to
+//! share out at each turn, since the most that both kinds ever had is more than they ever had at once.
+//!
+//! Used by one thread at a time, the peak is exact to the byte. A stream that rises at the very moment at which another
 //! one shares out may read its ceiling as it was: a high that lasts only until the next free may be missed then.
 
 use concertina_vmm::sync::{Arc, AtomicU64, Mutex, Ordering};
 
-/// Live bytes of one heap, on a cache line of their own.
+use crate::heap::HeapKey;
+use crate::step::Kind;
+
+/// Live bytes of the heaps of one pool and stream, on a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct LiveCount {
-    // Written by the holder of the heap's lock only.
-    live: AtomicU64,
-    // Most of them that need no look at other heaps.
+    // Each written by the holder of its heap's lock only.
+    small: AtomicU64,
+    large: AtomicU64,
+    // Most of them that need no look at other streams.
     ceiling: AtomicU64,
-    // Of `live`, bytes whose free is in the heap's queue.
+    // Of those live, bytes whose free is in a heap's queue.
     leaving: AtomicU64,
 }
 
 impl LiveCount {
-    /// Live bytes now.
-    pub(crate) fn bytes(&self) -> u64 {
-        // The holder of the lock takes from both, one after the other.
-        self.live.load(Ordering::Relaxed).saturating_sub(self.leaving.load(Ordering::Relaxed))
+    fn of(&self, kind: Kind) -> &AtomicU64 {
+        match kind {
+            Kind::Small => &self.small,
+            Kind::Large => &self.large,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let live = self.small.load(Ordering::Relaxed) + self.large.load(Ordering::Relaxed);
+        // Who drains a queue takes from both, one after the other.
+        live.saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
 
     /// A free of so many bytes is about to be queued: they are live no longer.
@@ -44,15 +58,29 @@ impl LiveCount {
     }
 }
 
+/// The heaps that share a ceiling.
+#[derive(Debug)]
+struct Member {
+    key: HeapKey,
+    heaps: u32,
+    count: Arc<LiveCount>,
+}
+
+impl Member {
+    fn has(&self, key: HeapKey) -> bool {
+        (self.key.pool, self.key.stream) == (key.pool, key.stream)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    counts: Vec<Arc<LiveCount>>,
+    members: Vec<Member>,
     peak_bytes: u64,
 }
 
 impl Inner {
     fn bytes(&self) -> u64 {
-        self.counts.iter().map(|count| count.bytes()).sum()
+        self.members.iter().map(|member| member.count.bytes()).sum()
     }
 
     fn note_peak(&mut self) -> u64 {
@@ -87,14 +115,14 @@ impl LiveBytes {
         inner.peak_bytes.max(inner.bytes() + bytes)
     }
 
-    /// A heap is over its ceiling.
+    /// A stream is over its ceiling.
     #[cold]
     fn share_out(&self) {
         let mut inner = self.inner.lock();
         let bytes = inner.note_peak();
-        let share = (inner.peak_bytes - bytes) / inner.counts.len().max(1) as u64;
-        for count in &inner.counts {
-            count.ceiling.store(count.bytes() + share, Ordering::Relaxed);
+        let share = (inner.peak_bytes - bytes) / inner.members.len().max(1) as u64;
+        for member in &inner.members {
+            member.count.ceiling.store(member.count.bytes() + share, Ordering::Relaxed);
         }
     }
 }
@@ -102,16 +130,27 @@ impl LiveBytes {
 /// A heap's part of the live bytes, for the holder of its lock.
 #[derive(Debug)]
 pub(crate) struct HeapLive {
+    key: HeapKey,
     count: Arc<LiveCount>,
     all: Arc<LiveBytes>,
 }
 
 impl HeapLive {
-    /// A part with nothing live yet.
-    pub(crate) fn new(all: &Arc<LiveBytes>) -> Self {
-        let count = Arc::new(LiveCount::default());
-        all.inner.lock().counts.push(Arc::clone(&count));
-        Self { count, all: Arc::clone(all) }
+    /// The part of a new heap: nothing is live there yet.
+    pub(crate) fn new(key: HeapKey, all: &Arc<LiveBytes>) -> Self {
+        let members = &mut all.inner.lock().members;
+        let count = match members.iter_mut().find(|member| member.has(key)) {
+            Some(member) => {
+                member.heaps += 1;
+                Arc::clone(&member.count)
+            }
+            None => {
+                let count = Arc::default();
+                members.push(Member { key, heaps: 1, count: Arc::clone(&count) });
+                count
+            }
+        };
+        Self { key, count, all: Arc::clone(all) }
     }
 
     /// The count, for those without the lock.
@@ -121,15 +160,14 @@ impl HeapLive {
 
     /// Live bytes of the heap, for the holder of its lock: without a look at what is about to be queued.
     pub(crate) fn bytes(&self) -> u64 {
-        self.count.live.load(Ordering::Relaxed)
+        self.count.of(self.key.kind).load(Ordering::Relaxed)
     }
 
     /// So many bytes more are live.
     #[inline]
     pub(crate) fn add(&self, bytes: u64) {
-        let live = self.count.live.load(Ordering::Relaxed) + bytes;
-        self.count.live.store(live, Ordering::Relaxed);
-        if live > self.count.ceiling.load(Ordering::Relaxed) {
+        self.count.of(self.key.kind).store(self.bytes() + bytes, Ordering::Relaxed);
+        if self.count.bytes() > self.count.ceiling.load(Ordering::Relaxed) {
             self.all.share_out();
         }
     }
@@ -137,14 +175,19 @@ impl HeapLive {
     /// So many are no longer.
     #[inline]
     pub(crate) fn sub(&self, bytes: u64) {
-        let live = self.count.live.load(Ordering::Relaxed) - bytes;
-        self.count.live.store(live, Ordering::Relaxed);
+        self.count.of(self.key.kind).store(self.bytes() - bytes, Ordering::Relaxed);
     }
 }
 
 impl Drop for HeapLive {
     fn drop(&mut self) {
-        self.all.inner.lock().counts.retain(|count| !Arc::ptr_eq(count, &self.count));
+        let members = &mut self.all.inner.lock().members;
+        if let Some(at) = members.iter().position(|member| member.has(self.key)) {
+            members[at].heaps -= 1;
+            if members[at].heaps == 0 {
+                members.swap_remove(at);
+            }
+        }
     }
 }
 

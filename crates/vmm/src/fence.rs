@@ -35,7 +35,9 @@ pub struct Use {
 pub type Uses = SmallVec<[Use; 1]>;
 
 /// The clock of one registered stream. Shared by its heaps, so that a free reads it without a lock.
+// On a cache line of its own: every free reads it, and what would lie beside it is another thread's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct StreamClock {
     id: StreamId,
     tick: AtomicU64,

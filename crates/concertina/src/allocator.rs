@@ -18,6 +18,8 @@ use crate::stream::{Stream, StreamCore};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
+// Read by every allocation: nothing that threads write lies beside it.
+#[repr(align(128))]
 pub(crate) struct Shared<D: Driver> {
     /// Tells this allocator's raw blocks from those of others in the process.
     pub(crate) instance: u64,

@@ -32,6 +32,8 @@ impl<D: Driver> StreamCore<D> {
 }
 
 /// Retires the stream when the last handle goes.
+// Read by every allocation: nothing that other threads write lies beside it.
+#[repr(align(128))]
 struct Registration<D: Driver> {
     core: Arc<StreamCore<D>>,
 }

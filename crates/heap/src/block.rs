@@ -3,6 +3,8 @@
 //! Main types: [`BlockTable`], [`Block`], [`BlockState`]. Neighbours: `heap` splits and coalesces them; `hole_index`
 //! finds the free ones. Pure bookkeeping: steps in, steps out.
 
+use concertina_vmm::sync::CACHE_LINES_BYTES;
+
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -92,6 +94,10 @@ impl BlockTable {
             }
             None => {
                 let number = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks in a heap");
+                if self.blocks.capacity() == 0 {
+                    self.blocks.reserve(16);
+                    self.vacant.reserve(CACHE_LINES_BYTES / size_of::<u32>());
+                }
                 self.blocks.push(block);
                 number
             }

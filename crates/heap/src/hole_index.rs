@@ -6,6 +6,8 @@
 //! power of two, a bitmap of classes that have holes, and inside a class the holes in order, so that the fit is exact.
 //! (A fit that takes any hole of a class doubled the maps on the trace t2.)
 
+use concertina_vmm::sync::CACHE_LINES_BYTES;
+
 /// Bits of a size that tell classes apart, below its highest.
 const CLASS_BITS: u32 = 6;
 /// Sizes below this have a class each.
@@ -82,6 +84,9 @@ impl HoleIndex {
             self.classes.resize_with(CLASSES, Vec::new);
         }
         let holes = &mut self.classes[class];
+        if holes.capacity() == 0 {
+            holes.reserve(CACHE_LINES_BYTES / size_of::<Hole>());
+        }
         let at = holes.partition_point(|known| *known < hole);
         holes.insert(at, hole);
         self.filled[class / 64] |= 1 << (class % 64);

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use bitvec::vec::BitVec;
+use concertina_vmm::sync::CACHE_LINES_BYTES;
 use concertina_vmm::{PageRange, page_bits};
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,10 @@ impl ArenaIdle {
 
     #[cold]
     fn grow(&mut self, pages: usize) {
+        let pages = pages.next_multiple_of(STAMPS);
+        if self.idle.is_empty() {
+            self.idle.reserve(8 * CACHE_LINES_BYTES);
+        }
         // A page that was never used is idle.
         self.idle.resize(pages, true);
         self.stamps.resize(pages, 0);
@@ -60,6 +65,9 @@ impl ArenaIdle {
         page_bits::clear(&mut self.idle, pages);
     }
 }
+
+/// Number of pages by which the bitmap and the stamps grow: few growths, and no two heaps' stamps on one cache line.
+const STAMPS: usize = CACHE_LINES_BYTES / size_of::<u64>();
 
 /// Runs that are not worth a look.
 const FEW_RUNS: usize = 64;
@@ -101,6 +109,9 @@ impl IdlePages {
         };
         while self.runs.back().is_some_and(again) {
             self.runs.pop_back();
+        }
+        if self.runs.capacity() == 0 {
+            self.runs.reserve(CACHE_LINES_BYTES / size_of::<Run>());
         }
         self.runs.push_back(Run { stamp: self.stamp, tick, arena, pages });
     }

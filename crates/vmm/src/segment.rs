@@ -19,7 +19,7 @@ use crate::frame_store::{FrameStore, Holder};
 use crate::mapping::{Access, Mapping};
 use crate::page_bits;
 use crate::reservation::{PageState, Place, Reservation};
-use crate::sync::Arc;
+use crate::sync::{Arc, CACHE_LINES_BYTES};
 use crate::units::{Address, FrameId, PageRange, SegmentId};
 
 struct Slot<D: Driver> {
@@ -67,7 +67,8 @@ impl<D: Driver> Segment<D> {
             id,
             store: Arc::clone(store),
             slots: Vec::new(),
-            held: BitVec::new(),
+            // Read on every hit: nothing of another heap on its first cache line.
+            held: BitVec::with_capacity(8 * CACHE_LINES_BYTES),
             mapped: BitVec::new(),
             reservation,
         })

@@ -17,6 +17,11 @@ pub use backing::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use backing::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::Arc;
 
+/// Bytes of two cache lines, which processors fetch together: what two threads write should be this far apart, or they
+/// slow one another though they share nothing. A small buffer whose begin is in use all the time is made this large; a
+/// value in an `Arc` is aligned to it. (128, as in `crossbeam_utils::CachePadded` on x86-64 and aarch64.)
+pub const CACHE_LINES_BYTES: usize = 128;
+
 /// A mutual exclusion lock.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(backing::Mutex<T>);

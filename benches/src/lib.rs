@@ -36,6 +36,7 @@ pub mod outcome;
 pub mod probe;
 pub mod size;
 mod targets;
+pub mod threads;
 mod unlimited;
 
 pub use bench_device::BenchDevice;

@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{Granted, HeapKey, Kind};
+use concertina_heap::{Freeing, Granted, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::error::Error;
@@ -85,8 +85,7 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            let RawAllocation { granted, kind, .. } = self.raw;
-            let freed = core.shared.heaps.free(core.cell(kind), granted.block, granted.generation);
+            let freed = core.shared.heaps.free(core.cell(self.raw.kind), self.raw.freeing());
             if let Err(error) = freed {
                 tracing::error!(%error, "an allocation was freed behind its handle");
             }
@@ -125,6 +124,11 @@ impl RawAllocation {
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
         self.stream
+    }
+
+    pub(crate) fn freeing(&self) -> Freeing {
+        let Granted { block, generation, .. } = self.granted;
+        Freeing { block, generation, bytes: self.layout.bytes() }
     }
 
     pub(crate) fn key(&self) -> HeapKey {

@@ -19,6 +19,8 @@ use crate::stream::{Stream, StreamCore};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
+// Read by every allocation: nothing that threads write lies beside it.
+#[repr(align(128))]
 pub(crate) struct Shared<D: Driver> {
     /// Tells this allocator's raw blocks from those of others in the process.
     pub(crate) instance: u64,
@@ -183,13 +185,15 @@ impl<D: Driver> Allocator<D> {
         self.allocate_on(self.core_of(stream)?, layout)
     }
 
-    /// Frees a block in the order of the stream that it was allocated on.
+    /// Frees a block in the order of the stream that it was allocated on. Does not wait for a thread that is using the
+    /// stream's memory: the free is queued then, and counts for whoever looks next.
     ///
     /// # Errors
-    /// [`Error::NotLive`] if it was freed before, or is another allocator's; nothing changes then.
+    /// [`Error::NotLive`] if it was freed before, or is another allocator's; nothing changes then. Whether a queued free
+    /// is the second one of its block is seen only later: it is logged then, and changes nothing.
     pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
         let cell = self.shared.cell_of(raw)?;
-        Ok(self.shared.heaps.free(&cell, raw.granted.block, raw.granted.generation)?)
+        Ok(self.shared.heaps.free(&cell, raw.freeing())?)
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.

@@ -13,6 +13,8 @@ use crate::allocator::Shared;
 
 /// What allocations of a stream keep alive: the allocator, the stream's heaps, and through its registration the
 /// driver's stream.
+// Every allocation counts itself here: on a cache line that other streams don't write.
+#[repr(align(128))]
 pub(crate) struct StreamCore<D: Driver> {
     pub(crate) shared: Arc<Shared<D>>,
     pub(crate) clock: Arc<StreamClock>,
@@ -30,6 +32,8 @@ impl<D: Driver> StreamCore<D> {
 }
 
 /// Retires the stream when the last handle goes.
+// Read by every allocation: nothing that other threads write lies beside it.
+#[repr(align(128))]
 struct Registration<D: Driver> {
     core: Arc<StreamCore<D>>,
 }

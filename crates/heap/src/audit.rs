@@ -124,8 +124,8 @@ pub(crate) fn heaps<D: Driver>(heaps: &Heaps<D>) -> Vec<String> {
             }
         }
     }
-    if live_bytes != heaps.live_bytes() {
-        broken.push(format!("{live_bytes} bytes live but {} counted", heaps.live_bytes()));
+    if live_bytes != heaps.live.bytes() {
+        broken.push(format!("{live_bytes} bytes live but {} counted", heaps.live.bytes()));
     }
     let directory = heaps.store.directory();
     let mut mapped_pages = 0;

@@ -3,6 +3,8 @@
 //! Main type: [`Bins`]. Neighbours: a small heap frees into bins and allocates from them first; they are emptied before
 //! anything is stolen or created, since a block in a bin keeps its page from becoming free.
 
+use concertina_vmm::sync::CACHE_LINES_BYTES;
+
 /// Most bytes that the bins of a heap keep. Bins of any size, kept until needed, held 23 to 86 times the live bytes
 /// hostage in simulation.
 pub const BINS_BYTES: u64 = 1 << 20;
@@ -11,6 +13,9 @@ pub const BINS_BYTES: u64 = 1 << 20;
 /// from a bin is not where best fit would have put it, and larger ones cost more than they save: with bins up to a
 /// page the trace s6 needs 1.0098 times its live bytes, with none 1.0081, with these 1.0079.
 pub const BIN_STEPS: u32 = 2;
+
+/// Blocks that a bin has room for from the start: no two heaps' bins on one cache line.
+const BIN_CAPACITY: usize = CACHE_LINES_BYTES / size_of::<u32>();
 
 /// Freed blocks of a heap by exact size.
 #[derive(Debug, Default)]
@@ -23,6 +28,7 @@ pub struct Bins {
 
 impl Bins {
     /// Takes the block of exactly this size that was freed last.
+    #[inline]
     pub fn pop(&mut self, steps: u32) -> Option<u32> {
         let block = self.bins.get_mut(steps as usize)?.pop()?;
         self.steps -= u64::from(steps);
@@ -32,12 +38,13 @@ impl Bins {
 
     /// Keeps a block of this size, unless the bins are full.
     #[must_use]
+    #[inline]
     pub fn push(&mut self, block: u32, steps: u32) -> bool {
         if (self.steps + u64::from(steps)) * crate::step::STEP_BYTES > BINS_BYTES {
             return false;
         }
         if self.bins.len() <= steps as usize {
-            self.bins.resize_with(steps as usize + 1, Vec::new);
+            self.bins.resize_with(steps as usize + 1, || Vec::with_capacity(BIN_CAPACITY));
         }
         self.bins[steps as usize].push(block);
         self.steps += u64::from(steps);

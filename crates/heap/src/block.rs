@@ -3,6 +3,8 @@
 //! Main types: [`BlockTable`], [`Block`], [`BlockState`]. Neighbours: `heap` splits and coalesces them; `hole_index`
 //! finds the free ones. Pure bookkeeping: steps in, steps out.
 
+use concertina_vmm::sync::CACHE_LINES_BYTES;
+
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -82,6 +84,7 @@ impl BlockTable {
         Some(self.blocks[number as usize].next).filter(|&next| next != NONE)
     }
 
+    #[inline]
     fn insert(&mut self, block: Block) -> u32 {
         match self.vacant.pop() {
             Some(number) => {
@@ -91,6 +94,10 @@ impl BlockTable {
             }
             None => {
                 let number = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks in a heap");
+                if self.blocks.capacity() == 0 {
+                    self.blocks.reserve(16);
+                    self.vacant.reserve(CACHE_LINES_BYTES / size_of::<u32>());
+                }
                 self.blocks.push(block);
                 number
             }
@@ -108,6 +115,7 @@ impl BlockTable {
     }
 
     /// Cuts the block after `steps`; the rest becomes a block of its own, in the same state. Returns the rest.
+    #[inline]
     pub fn split(&mut self, number: u32, steps: u32) -> u32 {
         let whole = self.blocks[number as usize];
         debug_assert!(steps > 0 && steps < whole.steps, "a split leaves two parts");
@@ -129,6 +137,7 @@ impl BlockTable {
     }
 
     /// Joins a block with the one after it, whose number becomes vacant.
+    #[inline]
     pub fn absorb_next(&mut self, number: u32) {
         let next = self.blocks[number as usize].next;
         let gone = self.blocks[next as usize];

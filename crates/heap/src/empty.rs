@@ -6,8 +6,9 @@
 use concertina_vmm::sync::{Arc, MutexGuard, Ordering};
 use concertina_vmm::{Address, CrossStream, Driver, DriverError, Malloc, StreamId, Use};
 
+use crate::cell::HeapCell;
 use crate::heap::Heap;
-use crate::heaps::{HeapCell, Heaps};
+use crate::heaps::Heaps;
 
 impl<D: Driver> Heaps<D> {
     /// Takes the malloc of an arena out of a heap, if no block is in it.

@@ -11,8 +11,9 @@ use concertina_vmm::{
     StreamId, Use, Uses,
 };
 
+use crate::cell::HeapCell;
 use crate::heap::Heap;
-use crate::heaps::{HeapCell, Heaps};
+use crate::heaps::Heaps;
 use crate::plan::{Backing, Plan};
 use crate::step::Request;
 
@@ -185,7 +186,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Most mapped bytes up to which frames are created rather than stolen for the request.
     pub(crate) fn create_first_bytes(&self, request: &Request) -> u64 {
-        let wished = self.settings.policy.create_first_bytes(self.live_peak_with(request.bytes));
+        let wished = self.settings.policy.create_first_bytes(self.live.peak_with(request.bytes));
         wished.min(self.store.expected_most_bytes())
     }
 

@@ -13,10 +13,11 @@ use core::fmt;
 use concertina_vmm::sync::Arc;
 use concertina_vmm::{Address, Driver, DriverError, Segment, StreamClock, StreamId, Use, Uses};
 
+use crate::cell::HeapCell;
 use crate::error::{AllocateError, FreeError, GrowError, RequestError};
 use crate::gather::Shortage;
 use crate::heap::Granted;
-use crate::heaps::{HeapCell, Heaps};
+use crate::heaps::Heaps;
 use crate::ladder::{Search, Try, largest_that_fits};
 use crate::plan::{Refusal, Rules};
 use crate::step::{Kind, Request, STEP_BYTES};
@@ -185,7 +186,6 @@ impl<D: Driver> Heaps<D> {
         }
         drop(heap);
         (growable.block, growable.bytes) = (Some(granted), bytes);
-        self.note_live(request.bytes);
         Ok(())
     }
 
@@ -257,15 +257,14 @@ impl<D: Driver> Heaps<D> {
         let Some(block) = growable.block.filter(|_| bytes < growable.bytes) else { return Ok(()) };
         let home = growable.stream();
         let mut heap = growable.cell.lock();
-        self.bring_recorded_up(&mut heap, block.block);
+        self.bring_recorded_up(&mut heap, block);
         let recorded = heap.recorded(block.block);
         let mut waited_for = recorded.clone();
         merge(&mut waited_for, uses);
         merge(&mut waited_for, &growable.left_in_step);
         waited_for.retain(|use_| !self.fences.is_ordered(home, *use_));
-        let freed = heap.shorten(block, bytes, waited_for.clone())?;
+        heap.shorten(block, bytes, waited_for.clone())?;
         drop(heap);
-        self.note_freed(freed);
         if bytes == 0 {
             growable.block = None;
             growable.recorded = recorded;
@@ -280,7 +279,7 @@ impl<D: Driver> Heaps<D> {
     pub fn record_growable(&self, growable: &mut Growable<D>, clock: &StreamClock) -> Result<(), FreeError> {
         let now = clock.now();
         match growable.block {
-            Some(Granted { block, generation, .. }) => growable.cell.lock().record(block, generation, now),
+            Some(Granted { block, generation, .. }) => growable.cell.record(block, generation, now),
             None if now.stream == growable.stream() => Ok(()),
             None => {
                 merge(&mut growable.recorded, &[now]);

@@ -24,6 +24,7 @@ use crate::block::{BlockState, BlockTable, NONE};
 use crate::error::FreeError;
 use crate::hole_index::{Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
+use crate::live::{HeapLive, LiveBytes};
 use crate::step::{Kind, Request, STEP_BYTES};
 
 /// The pool of all heaps but those of growables, which have one each.
@@ -66,7 +67,8 @@ pub struct Heap<D: Driver> {
     key: HeapKey,
     clock: Arc<StreamClock>,
     store: Arc<FrameStore<D>>,
-    steps_per_page: u32,
+    // A page has two to the power of this many steps.
+    page_shift: u32,
     pub(crate) arenas: Vec<Arena<D>>,
     pub(crate) blocks: BlockTable,
     pub(crate) holes: HoleIndex,
@@ -78,9 +80,10 @@ pub struct Heap<D: Driver> {
     pending: VecDeque<PendingBlock>,
     pending_bytes: u64,
     live_blocks: u64,
+    live: HeapLive,
     // Steps of blocks that are no holes.
     used_steps: u64,
-    // The stream's tick at the last free: every use of a block that is no longer live ended by then.
+    // The stream's tick at the last free, or later: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
     // Whether a growable has the heap, with or without bytes in it.
@@ -98,24 +101,20 @@ impl<D: Driver> fmt::Debug for Heap<D> {
     }
 }
 
-/// What became of a block that was freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Freed {
-    /// Bytes as asked, no longer live.
-    pub(crate) bytes: u64,
-    /// Whether the heap is retired and this was the last that kept it.
-    pub(crate) finished: bool,
-}
-
 impl<D: Driver> Heap<D> {
-    pub(crate) fn new(key: HeapKey, clock: &Arc<StreamClock>, store: &Arc<FrameStore<D>>) -> Self {
-        // A granularity over 2 TiB doesn't exist; one under a step is refused when the heaps are made.
-        let steps_per_page = (store.frame_bytes() / STEP_BYTES) as u32;
+    pub(crate) fn new(
+        key: HeapKey,
+        clock: &Arc<StreamClock>,
+        store: &Arc<FrameStore<D>>,
+        live: &Arc<LiveBytes>,
+    ) -> Self {
+        // A granularity is a power of two; one under a step is refused when the heaps are made.
+        let page_shift = store.frame_bytes().ilog2().saturating_sub(STEP_BYTES.ilog2());
         Self {
             key,
             clock: Arc::clone(clock),
             store: Arc::clone(store),
-            steps_per_page,
+            page_shift,
             arenas: Vec::new(),
             blocks: BlockTable::default(),
             holes: HoleIndex::default(),
@@ -125,6 +124,7 @@ impl<D: Driver> Heap<D> {
             pending: VecDeque::new(),
             pending_bytes: 0,
             live_blocks: 0,
+            live: HeapLive::new(key, live),
             used_steps: 0,
             last_tick: 0,
             retired: false,
@@ -143,12 +143,17 @@ impl<D: Driver> Heap<D> {
     }
 
     pub(crate) fn steps_per_page(&self) -> u32 {
-        self.steps_per_page
+        1 << self.page_shift
+    }
+
+    /// The page that a step begins, or that lies behind it.
+    fn page_from(&self, step: u32) -> u32 {
+        (step + (self.steps_per_page() - 1)) >> self.page_shift
     }
 
     /// The pages that the steps `start..end` touch.
     pub(crate) fn pages_touched(&self, start: u32, end: u32) -> PageRange {
-        PageRange::between(start / self.steps_per_page, end.div_ceil(self.steps_per_page))
+        PageRange::between(start >> self.page_shift, self.page_from(end))
     }
 
     fn address(&self, arena: u32, start: u32) -> Address {
@@ -276,6 +281,7 @@ impl<D: Driver> Heap<D> {
         block.bytes = request.bytes;
         let (arena, start, generation) = (block.arena, block.start, block.generation);
         self.live_blocks += 1;
+        self.live.add(request.bytes);
         Granted { block: number, generation, address: self.address(arena, start) }
     }
 
@@ -289,7 +295,7 @@ impl<D: Driver> Heap<D> {
         self.release(block);
     }
 
-    fn live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
+    fn check_live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
         match self.blocks.find(number) {
             Some(block) if block.state == BlockState::Live && block.generation == generation => Ok(()),
             _ => Err(FreeError::NotLive { block: number, generation }),
@@ -298,7 +304,7 @@ impl<D: Driver> Heap<D> {
 
     /// Notes that work on another stream uses a live block up to `use_`.
     pub(crate) fn record(&mut self, number: u32, generation: u32, use_: Use) -> Result<(), FreeError> {
-        self.live(number, generation)?;
+        self.check_live(number, generation)?;
         if use_.stream == self.key.stream {
             return Ok(());
         }
@@ -311,27 +317,37 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Uses of a live block on other streams.
-    pub(crate) fn recorded_mut(&mut self, number: u32) -> Option<&mut Uses> {
-        if self.recorded.is_empty() { None } else { self.recorded.get_mut(&number) }
+    pub(crate) fn recorded_mut(&mut self, number: u32, generation: u32) -> Option<&mut Uses> {
+        self.check_live(number, generation).ok()?;
+        self.recorded.get_mut(&number)
     }
 
-    /// Frees a block in the order of the heap's stream. One that other streams still use becomes pending.
+    /// Whether any live block is used on other streams.
+    pub(crate) fn has_recorded(&self) -> bool {
+        !self.recorded.is_empty()
+    }
+
+    /// Frees a block in the order of the heap's stream, at its tick `tick`. One that other streams still use becomes
+    /// pending.
     pub(crate) fn free(
         &mut self,
         number: u32,
         generation: u32,
+        tick: u64,
         done: impl Fn(Use) -> bool,
-    ) -> Result<Freed, FreeError> {
-        self.live(number, generation)?;
+    ) -> Result<(), FreeError> {
+        self.check_live(number, generation)?;
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let bytes = block.bytes;
-        self.last_tick = self.clock.now().tick;
+        // A free that was queued may be older than the last one.
+        self.last_tick = self.last_tick.max(tick);
         self.live_blocks -= 1;
+        self.live.sub(bytes);
         let mut uses = self.forget_recorded(number);
         uses.retain(|use_| !done(*use_));
         self.give_up(number, uses);
-        Ok(Freed { bytes, finished: self.retired && !self.is_in_use() })
+        Ok(())
     }
 
     fn forget_recorded(&mut self, number: u32) -> Uses {
@@ -387,17 +403,18 @@ impl<D: Driver> Heap<D> {
         }
         self.index(hole);
 
-        let per_page = self.steps_per_page;
         let whole = *self.blocks.get(hole);
-        let state = &mut self.arenas[arena as usize];
+        let shift = self.page_shift;
         // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
-        let hole_end = if state.last == hole { whole.end().next_multiple_of(per_page) } else { whole.end() };
-        let first = whole.start.div_ceil(per_page).max(start / per_page);
-        let last = (hole_end / per_page).min(end.div_ceil(per_page));
+        let is_last = self.arenas[arena as usize].last == hole;
+        let hole_end = if is_last { self.page_from(whole.end()) } else { whole.end() >> shift };
+        let first = self.page_from(whole.start).max(start >> shift);
+        let last = hole_end.min(self.page_from(end));
+        let state = &mut self.arenas[arena as usize];
         self.idle.push(arena, &mut state.idle, PageRange::between(first, last), self.last_tick);
         let arenas = &self.arenas;
         self.idle.compact(
-            || arenas.iter().map(|arena| (arena.extent / per_page) as usize).sum(),
+            || arenas.iter().map(|arena| (arena.extent >> shift) as usize).sum(),
             |arena| &arenas[arena as usize].idle,
         );
     }

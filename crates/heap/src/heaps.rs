@@ -1,7 +1,7 @@
 //! All heaps of one allocator, and what they share.
 //!
-//! Main types: [`Heaps`], [`HeapCell`], [`Stats`]. Neighbours: `ladder` allocates, `trim` gives back; the face in the
-//! crate `concertina` wraps this in handles.
+//! Main types: [`Heaps`], [`Stats`]. Neighbours: `cell` is one heap behind its lock; `ladder` allocates, `trim` gives
+//! back; the face in the crate `concertina` wraps this in handles.
 //!
 //! Locks, from the outermost: one heap, then the frame store, then the fences. The registry stands apart: it is taken
 //! to look up or add something, under a heap's lock or none, and no lock is taken while it is held. A thread holds one
@@ -11,45 +11,18 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, RwLock};
+use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Ordering, RwLock};
 use concertina_vmm::{
     CrossStream, Device, Driver, DriverError, FenceCounts, Fences, Frame, FrameStore, ReleaseError,
     SegmentId, SegmentKind, StreamClock, StreamId, Unreturned, Use,
 };
 
+use crate::cell::{Freeing, HeapCell, see};
 use crate::error::FreeError;
-use crate::heap::{DEFAULT_POOL, Heap, HeapKey};
+use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
+use crate::live::LiveBytes;
 use crate::policy::{Settings, StaleRule};
 use crate::step::Kind;
-
-/// One heap behind its lock.
-#[derive(Debug)]
-pub struct HeapCell<D: Driver> {
-    key: HeapKey,
-    clock: Arc<StreamClock>,
-    heap: Mutex<Heap<D>>,
-}
-
-impl<D: Driver> HeapCell<D> {
-    /// The heap's key.
-    pub fn key(&self) -> HeapKey {
-        self.key
-    }
-
-    /// The clock of the heap's stream.
-    pub(crate) fn clock(&self) -> &Arc<StreamClock> {
-        &self.clock
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Heap<D>> {
-        self.heap.lock()
-    }
-
-    /// Whether it is the heap of one growable.
-    pub(crate) fn is_of_growable(&self) -> bool {
-        self.key.pool != DEFAULT_POOL
-    }
-}
 
 struct Registry<D: Driver> {
     heaps: BTreeMap<HeapKey, Arc<HeapCell<D>>>,
@@ -117,13 +90,12 @@ pub(crate) struct Counters {
 pub struct Heaps<D: Driver> {
     pub(crate) device: Arc<Device<D>>,
     pub(crate) store: Arc<FrameStore<D>>,
-    pub(crate) fences: Fences<D>,
+    pub(crate) fences: Arc<Fences<D>>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
     // Bytes of the whole device: what reservations are sized by.
     pub(crate) device_bytes: u64,
-    live_bytes: AtomicU64,
-    live_peak_bytes: AtomicU64,
+    pub(crate) live: Arc<LiveBytes>,
     // Whether a retired stream may still wait for work in flight, itself or with heaps.
     unfinished: AtomicBool,
     registry: RwLock<Registry<D>>,
@@ -147,14 +119,13 @@ impl<D: Driver> Heaps<D> {
         let device_bytes = device.memory_info()?.total_bytes;
         let store = Arc::new(FrameStore::new(&device, settings.limit_bytes));
         Ok(Self {
-            fences: Fences::new(&device),
+            fences: Arc::new(Fences::new(&device)),
             device,
             store,
             settings,
             counters: Counters::default(),
             device_bytes,
-            live_bytes: AtomicU64::new(0),
-            live_peak_bytes: AtomicU64::new(0),
+            live: Arc::default(),
             unfinished: AtomicBool::new(false),
             registry: RwLock::new(Registry {
                 heaps: BTreeMap::new(),
@@ -193,8 +164,8 @@ impl<D: Driver> Heaps<D> {
     }
 
     fn new_cell(&self, key: HeapKey, clock: &Arc<StreamClock>) -> Arc<HeapCell<D>> {
-        let heap = Mutex::new(Heap::new(key, clock, &self.store));
-        Arc::new(HeapCell { key, clock: Arc::clone(clock), heap })
+        let heap = Heap::new(key, clock, &self.store, &self.live);
+        Arc::new(HeapCell::new(heap, clock, &self.fences))
     }
 
     /// A heap for a growable: in a pool of its own.
@@ -242,52 +213,24 @@ impl<D: Driver> Heaps<D> {
         self.registry.write().heaps.remove(&key);
     }
 
-    // --- live bytes -------------------------------------------------------------------------------------------------
-
-    /// Live bytes, as asked.
-    pub fn live_bytes(&self) -> u64 {
-        self.live_bytes.load(Ordering::Relaxed)
-    }
-
-    /// The peak of live bytes, if a request of so many bytes were served now.
-    pub(crate) fn live_peak_with(&self, bytes: u64) -> u64 {
-        self.live_peak_bytes.load(Ordering::Relaxed).max(self.live_bytes() + bytes)
-    }
-
-    pub(crate) fn note_live(&self, bytes: u64) {
-        let live = self.live_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // The peak moves rarely once a program is warm: a load is cheaper than a read-modify-write.
-        if live > self.live_peak_bytes.load(Ordering::Relaxed) {
-            self.live_peak_bytes.fetch_max(live, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn note_freed(&self, bytes: u64) {
-        self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
     // --- freeing ----------------------------------------------------------------------------------------------------
 
-    /// Frees a block in the order of its heap's stream.
+    /// Frees a block in the order of its heap's stream. Does not wait for a thread that works on the heap: the free is
+    /// queued then, and takes effect before anybody looks into the heap again.
     ///
     /// # Errors
-    /// If the block is not live; nothing changes then.
-    pub fn free(&self, cell: &HeapCell<D>, block: u32, generation: u32) -> Result<(), FreeError> {
-        let freed = {
-            let mut heap = cell.lock();
-            self.bring_recorded_up(&mut heap, block);
-            heap.free(block, generation, |use_| self.fences.is_done(use_))?
-        };
-        self.note_freed(freed.bytes);
-        if freed.finished {
-            self.finish_retired(cell.key.stream);
+    /// If the block is not live; nothing changes then. A free that was queued is not checked before it comes out of the
+    /// queue: one that is refused there is logged, and changes nothing either.
+    pub fn free(&self, cell: &HeapCell<D>, freeing: Freeing) -> Result<(), FreeError> {
+        if cell.free(freeing)? {
+            self.finish_retired(cell.key().stream);
         }
         Ok(())
     }
 
     /// The other streams may have been given work on a block since they were recorded: up to now, it counts.
-    pub(crate) fn bring_recorded_up(&self, heap: &mut Heap<D>, block: u32) {
-        for use_ in heap.recorded_mut(block).into_iter().flatten() {
+    pub(crate) fn bring_recorded_up(&self, heap: &mut Heap<D>, live: Granted) {
+        for use_ in heap.recorded_mut(live.block, live.generation).into_iter().flatten() {
             *use_ = self.fences.now(use_.stream).unwrap_or(*use_);
             self.see(*use_);
         }
@@ -304,24 +247,13 @@ impl<D: Driver> Heaps<D> {
         generation: u32,
         clock: &StreamClock,
     ) -> Result<(), FreeError> {
-        cell.lock().record(block, generation, clock.now())
+        cell.record(block, generation, clock.now())
     }
 
     /// Sees to it that an event covers the use, and looks whether it is done. A failure only means that nothing new is
     /// known; a later call tries again.
     pub(crate) fn see(&self, use_: Use) {
-        if let Err(error) = self.look_at(use_) {
-            tracing::warn!(%error, stream = use_.stream.get(), "could not look at a fence");
-        }
-    }
-
-    /// The same for those who report a failure.
-    pub(crate) fn look_at(&self, use_: Use) -> Result<(), DriverError> {
-        if self.fences.is_done(use_) {
-            return Ok(());
-        }
-        self.fences.cover(use_)?;
-        self.fences.poll(use_.stream)
+        see(&self.fences, use_);
     }
 
     // --- who may take what ------------------------------------------------------------------------------------------
@@ -342,8 +274,8 @@ impl<D: Driver> Heaps<D> {
     /// Returns whether they are gone already.
     pub fn retire(&self, stream: StreamId) {
         let mut unused = true;
-        for cell in self.cells().iter().filter(|cell| cell.key.stream == stream) {
-            unused &= cell.lock().retire();
+        for cell in self.cells().iter().filter(|cell| cell.key().stream == stream) {
+            unused &= cell.retire();
         }
         if unused {
             self.finish_retired(stream);
@@ -352,7 +284,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Moves the frames of a retired stream into the store and drops what can go of its heaps.
     pub(crate) fn finish_retired(&self, stream: StreamId) {
-        let cells: Vec<_> = self.cells().into_iter().filter(|cell| cell.key.stream == stream).collect();
+        let cells: Vec<_> = self.cells().into_iter().filter(|cell| cell.key().stream == stream).collect();
         if cells.iter().any(|cell| cell.lock().is_in_use()) {
             return;
         }
@@ -410,7 +342,7 @@ impl<D: Driver> Heaps<D> {
         }
         drop(heap);
         self.counters.address.fetch_sub(address_bytes, Ordering::Relaxed);
-        self.forget_heap(cell.key);
+        self.forget_heap(cell.key());
         true
     }
 
@@ -430,7 +362,7 @@ impl<D: Driver> Heaps<D> {
                 let heap = cell.lock();
                 heap.is_retired() && !heap.is_in_use()
             })
-            .map(|cell| cell.key.stream)
+            .map(|cell| cell.key().stream)
             .collect();
         streams.dedup();
         for stream in streams {
@@ -452,7 +384,7 @@ impl<D: Driver> Heaps<D> {
             return;
         }
         for cell in self.cells() {
-            self.see(cell.clock.now());
+            self.see(cell.clock().now());
             let mut heap = cell.lock();
             if let Err(error) = heap.unmap_all_done(|use_| self.fences.is_done(use_)) {
                 tracing::warn!(%error, "could not unmap stale pages");
@@ -475,8 +407,6 @@ impl<D: Driver> Heaps<D> {
         let counters = &self.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut stats = Stats {
-            live_bytes: self.live_bytes(),
-            live_peak_bytes: self.live_peak_bytes.load(Ordering::Relaxed),
             mapped_bytes: self.store.mapped_bytes(),
             mapped_peak_bytes: self.store.mapped_peak_bytes(),
             free_bytes: self.store.free_frames() as u64 * self.store.frame_bytes(),
@@ -494,6 +424,7 @@ impl<D: Driver> Heaps<D> {
         };
         for cell in self.cells() {
             let heap = cell.lock();
+            stats.live_bytes += heap.live_bytes();
             stats.pending_bytes += heap.pending_bytes();
             stats.binned_bytes += heap.binned_bytes();
             stats.stranded_bytes += heap.stranded_bytes();
@@ -504,6 +435,7 @@ impl<D: Driver> Heaps<D> {
             };
         }
         stats.free_bytes += self.store.spare_mallocs(|_| true).iter().sum::<u64>();
+        stats.live_peak_bytes = self.live.peak_bytes();
         stats
     }
 

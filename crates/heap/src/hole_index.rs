@@ -6,6 +6,8 @@
 //! power of two, a bitmap of classes that have holes, and inside a class the holes in order, so that the fit is exact.
 //! (A fit that takes any hole of a class doubled the maps on the trace t2.)
 
+use concertina_vmm::sync::CACHE_LINES_BYTES;
+
 /// Bits of a size that tell classes apart, below its highest.
 const CLASS_BITS: u32 = 6;
 /// Sizes below this have a class each.
@@ -15,7 +17,7 @@ const CLASSES: usize = ((33 - CLASS_BITS) as usize) << CLASS_BITS;
 const WORDS: usize = CLASSES / 64;
 
 /// A free block as the index knows it. The order of the fields is the order of preference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
     /// Its size in steps.
     pub steps: u32,
@@ -25,6 +27,27 @@ pub struct Hole {
     pub start: u32,
     /// Its number.
     pub block: u32,
+}
+
+impl Hole {
+    // One number that orders as the fields do: compared at once, where field after field would branch.
+    fn rank(&self) -> u128 {
+        let high = u64::from(self.steps) << 32 | u64::from(self.arena);
+        let low = u64::from(self.start) << 32 | u64::from(self.block);
+        u128::from(high) << 64 | u128::from(low)
+    }
+}
+
+impl PartialOrd for Hole {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Hole {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
 }
 
 /// All holes of a heap by size.
@@ -54,12 +77,16 @@ const fn class_of(steps: u32) -> usize {
 
 impl HoleIndex {
     /// Adds a hole.
+    #[inline]
     pub fn insert(&mut self, hole: Hole) {
         let class = class_of(hole.steps);
         if self.classes.is_empty() {
             self.classes.resize_with(CLASSES, Vec::new);
         }
         let holes = &mut self.classes[class];
+        if holes.capacity() == 0 {
+            holes.reserve(CACHE_LINES_BYTES / size_of::<Hole>());
+        }
         let at = holes.partition_point(|known| *known < hole);
         holes.insert(at, hole);
         self.filled[class / 64] |= 1 << (class % 64);
@@ -71,6 +98,7 @@ impl HoleIndex {
     ///
     /// # Panics
     /// If it is not there: blocks and index are out of step.
+    #[inline]
     pub fn remove(&mut self, hole: Hole) {
         let class = class_of(hole.steps);
         let holes = &mut self.classes[class];
@@ -118,6 +146,7 @@ impl HoleIndex {
     }
 
     /// The best fit: the smallest hole of at least `steps`, at the lowest address.
+    #[inline]
     pub fn best(&self, steps: u32) -> Option<Hole> {
         let class = class_of(steps);
         let holes = self.class(class);

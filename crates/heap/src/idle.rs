@@ -1,6 +1,6 @@
 //! Idle pages: pages with no live bytes, in the order in which they became so.
 //!
-//! Main types: [`IdlePages`], [`Mark`]. Neighbours: a heap marks pages here when a hole comes to cover them, and asks
+//! Main types: [`IdlePages`], [`ArenaIdle`]. Neighbours: a heap marks pages here when a hole comes to cover them, and asks
 //! for the oldest ones when frames are wanted.
 //!
 //! A free adds one run of pages, whatever its length. Pages that were used since are not looked for in the queue: each
@@ -9,20 +9,14 @@
 use std::collections::VecDeque;
 
 use bitvec::vec::BitVec;
-use concertina_vmm::PageRange;
-
-/// When a page became idle.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
-    // The run that it became idle in; 0 for a page that never had live bytes.
-    stamp: u64,
-    /// The stream's tick at that time: its last use.
-    pub(crate) tick: u64,
-}
+use concertina_vmm::sync::CACHE_LINES_BYTES;
+use concertina_vmm::{PageRange, page_bits};
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
     stamp: u64,
+    // The stream's tick when they became idle: their last use.
+    tick: u64,
     arena: u32,
     pages: PageRange,
 }
@@ -31,31 +25,32 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct ArenaIdle {
     idle: BitVec<u64>,
-    // The marks by page, in two arrays: a search for a stamp reads one of them only.
+    // By page, the run that it became idle in; 0 for a page that never had live bytes.
     stamps: Vec<u64>,
-    ticks: Vec<u64>,
 }
 
 impl ArenaIdle {
+    #[inline]
     fn grow_to(&mut self, pages: u32) {
         if self.stamps.len() < pages as usize {
-            // A page that was never used is idle.
-            self.idle.resize(pages as usize, true);
-            self.stamps.resize(pages as usize, 0);
-            self.ticks.resize(pages as usize, 0);
+            self.grow(pages as usize);
         }
     }
 
-    /// All of so many pages are idle since `tick`: what there was before has gone.
-    pub(crate) fn restart(&mut self, pages: u32, tick: u64) {
+    /// No page is known: what there was before has gone.
+    pub(crate) fn restart(&mut self) {
         *self = Self::default();
-        self.grow_to(pages);
-        self.ticks.fill(tick);
     }
 
-    /// The latest tick at which one of the pages became idle.
-    pub(crate) fn last_tick(&self) -> u64 {
-        self.ticks.iter().copied().max().unwrap_or_default()
+    #[cold]
+    fn grow(&mut self, pages: usize) {
+        let pages = pages.next_multiple_of(STAMPS);
+        if self.idle.is_empty() {
+            self.idle.reserve(8 * CACHE_LINES_BYTES);
+        }
+        // A page that was never used is idle.
+        self.idle.resize(pages, true);
+        self.stamps.resize(pages, 0);
     }
 
     /// Whether the page has no live bytes.
@@ -63,18 +58,16 @@ impl ArenaIdle {
         self.idle.get(page as usize).is_none_or(|bit| *bit)
     }
 
-    /// When the page became idle.
-    pub(crate) fn mark(&self, page: u32) -> Mark {
-        let (stamp, tick) = (self.stamps.get(page as usize), self.ticks.get(page as usize));
-        Mark { stamp: stamp.copied().unwrap_or_default(), tick: tick.copied().unwrap_or_default() }
-    }
-
     /// The pages now have live bytes.
+    #[inline]
     pub(crate) fn set_busy(&mut self, pages: PageRange) {
         self.grow_to(pages.end());
-        self.idle[pages.indices()].fill(false);
+        page_bits::clear(&mut self.idle, pages);
     }
 }
+
+/// Number of pages by which the bitmap and the stamps grow: few growths, and no two heaps' stamps on one cache line.
+const STAMPS: usize = CACHE_LINES_BYTES / size_of::<u64>();
 
 /// Runs that are not worth a look.
 const FEW_RUNS: usize = 64;
@@ -101,16 +94,40 @@ pub(crate) enum Visit {
 
 impl IdlePages {
     /// The pages of an arena became idle at `tick`.
+    #[inline]
     pub(crate) fn push(&mut self, arena: u32, state: &mut ArenaIdle, pages: PageRange, tick: u64) {
         if pages.is_empty() {
             return;
         }
         self.stamp += 1;
         state.grow_to(pages.end());
-        state.idle[pages.indices()].fill(true);
+        page_bits::set(&mut state.idle, pages);
         state.stamps[pages.indices()].fill(self.stamp);
-        state.ticks[pages.indices()].fill(tick);
-        self.runs.push_back(Run { stamp: self.stamp, arena, pages });
+        // A block that comes and goes in one place leaves one run, not one for each time.
+        let again = |run: &Run| {
+            run.arena == arena && run.pages.first >= pages.first && run.pages.end() <= pages.end()
+        };
+        while self.runs.back().is_some_and(again) {
+            self.runs.pop_back();
+        }
+        if self.runs.capacity() == 0 {
+            self.runs.reserve(CACHE_LINES_BYTES / size_of::<Run>());
+        }
+        self.runs.push_back(Run { stamp: self.stamp, tick, arena, pages });
+    }
+
+    /// The stream's tick when the page became idle, if it is in the queue.
+    pub(crate) fn tick(&self, state: &ArenaIdle, page: u32) -> Option<u64> {
+        let stamp = *state.stamps.get(page as usize)?;
+        // Stamps ascend along the queue.
+        let at = self.runs.binary_search_by_key(&stamp, |run| run.stamp).ok()?;
+        Some(self.runs[at].tick)
+    }
+
+    /// The latest tick at which pages of an arena became idle, if they still count; 0 if there are none.
+    pub(crate) fn last_tick(&self, arena: u32) -> u64 {
+        // Ticks ascend along the queue; a page that was used since has a later run.
+        self.runs.iter().rev().find(|run| run.arena == arena).map_or(0, |run| run.tick)
     }
 
     /// The pages of an arena have gone.
@@ -129,12 +146,13 @@ impl IdlePages {
         self.compact_at = 2 * pages() + FEW_RUNS;
     }
 
-    /// Shows every idle page, the one idle for longest first, to `visit`, until it says stop.
+    /// Shows every idle page, the one idle for longest first, to `visit`, with the tick at which it became so, until that
+    /// says stop.
     pub(crate) fn visit<A>(
         &mut self,
         arenas: &mut [A],
         idle: impl Fn(&A) -> &ArenaIdle,
-        mut visit: impl FnMut(&mut A, u32, Mark) -> Visit,
+        mut visit: impl FnMut(&mut A, u32, u64) -> Visit,
     ) {
         let mut kept = Vec::new();
         while let Some(run) = self.runs.pop_front() {
@@ -144,11 +162,10 @@ impl IdlePages {
             let mut stopped = false;
             for page in run.pages.iter() {
                 let state = idle(arena);
-                let mark = state.mark(page);
-                if !state.is_idle(page) || mark.stamp != run.stamp {
+                if !state.is_idle(page) || state.stamps[page as usize] != run.stamp {
                     continue;
                 }
-                let outcome = if stopped { Visit::Kept } else { visit(arena, page, mark) };
+                let outcome = if stopped { Visit::Kept } else { visit(arena, page, run.tick) };
                 if outcome != Visit::Taken {
                     let first = rest.map_or(page, |range| range.first);
                     rest = Some(PageRange::between(first, page + 1));

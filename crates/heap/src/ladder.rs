@@ -21,10 +21,11 @@ use concertina_vmm::{
     StreamId, Use, Uses,
 };
 
+use crate::cell::HeapCell;
 use crate::error::AllocateError;
 use crate::gather::Shortage;
 use crate::heap::{Granted, Heap};
-use crate::heaps::{HeapCell, Heaps};
+use crate::heaps::Heaps;
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::plan::{Others, Plan, Rules};
 use crate::policy::HostWait;
@@ -72,12 +73,10 @@ impl<D: Driver> Heaps<D> {
     /// and mapping is where it is counted, and the same request may be made again.
     pub fn allocate(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
         let hit = cell.lock().hit(request);
-        let granted = match hit {
-            Some(granted) => granted,
-            None => self.allocate_slowly(cell, request)?,
-        };
-        self.note_live(request.bytes);
-        Ok(granted)
+        match hit {
+            Some(granted) => Ok(granted),
+            None => self.allocate_slowly(cell, request),
+        }
     }
 
     #[cold]
@@ -452,7 +451,7 @@ impl<D: Driver> Heaps<D> {
         let mut report = OutOfMemory {
             asked_bytes: request.bytes,
             alignment: request.alignment,
-            live_bytes: self.live_bytes(),
+            live_bytes: 0,
             pending_bytes: 0,
             mapped_bytes: self.store.mapped_bytes(),
             free_frames: self.store.free_frames() as u64,
@@ -469,6 +468,7 @@ impl<D: Driver> Heaps<D> {
             let heap = other.lock();
             let takeable = heap.takeable_frames(|_| true);
             let allowed = heap.takeable_frames(|use_| self.may_take(waiter, use_));
+            report.live_bytes += heap.live_bytes();
             report.free_frames += takeable;
             report.withheld_bytes += (takeable - allowed) * frame_bytes;
             report.pending_bytes += heap.pending_bytes();

@@ -20,10 +20,11 @@ use concertina_vmm::{
     Address, Call, CreateError, CrossStream, Driver, DriverError, DriverErrorKind, Malloc, Use,
 };
 
+use crate::cell::HeapCell;
 use crate::error::AllocateError;
 use crate::gather::Shortage;
 use crate::heap::Granted;
-use crate::heaps::{HeapCell, Heaps};
+use crate::heaps::Heaps;
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::policy::HostWait;
 use crate::step::{Kind, Request, SMALL_BYTES, STEP_BYTES};
@@ -296,7 +297,7 @@ impl<D: Driver> Heaps<D> {
         let mut report = OutOfMemory {
             asked_bytes: request.bytes,
             alignment: request.alignment,
-            live_bytes: self.live_bytes(),
+            live_bytes: self.live.bytes(),
             pending_bytes: 0,
             mapped_bytes: self.store.mapped_bytes(),
             free_frames: 0,

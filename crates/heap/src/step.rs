@@ -47,6 +47,7 @@ impl Request {
     ///
     /// # Errors
     /// A size of 0; an alignment that is no power of two; either of them larger than any device.
+    #[inline]
     pub fn new(bytes: u64, alignment: u64) -> Result<Self, RequestError> {
         if bytes == 0 {
             return Err(RequestError::Empty);

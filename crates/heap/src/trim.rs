@@ -37,7 +37,7 @@ impl<D: Driver> Heaps<D> {
             Trimmed { released_bytes: self.store.retry() + self.device.retry(), ..Trimmed::default() };
         self.sweep_retired();
         for cell in self.cells() {
-            if let Err(error) = self.look_at(cell.clock().now()) {
+            if let Err(error) = self.fences.look_at(cell.clock().now()) {
                 trimmed.failed.get_or_insert(error);
             }
         }

@@ -36,7 +36,9 @@ pub struct Use {
 pub type Uses = SmallVec<[Use; 1]>;
 
 /// The clock of one registered stream. Shared by its heaps, so that a free reads it without a lock.
+// On a cache line of its own: every free reads it, and what would lie beside it is another thread's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct StreamClock {
     id: StreamId,
     tick: AtomicU64,
@@ -49,6 +51,7 @@ impl StreamClock {
     }
 
     /// A use that ends now.
+    #[inline]
     pub fn now(&self) -> Use {
         Use { stream: self.id, tick: self.tick.load(Ordering::Acquire) }
     }
@@ -316,6 +319,11 @@ impl<D: Driver> Fences<D> {
         self.inner.lock().timeline(stream).map(Timeline::now)
     }
 
+    /// The time of every registered stream.
+    pub fn all_now(&self) -> Vec<Use> {
+        self.inner.lock().timelines.iter().flatten().map(Timeline::now).collect()
+    }
+
     /// Whether the use is already seen done. Makes no driver call.
     pub fn is_done(&self, use_: Use) -> bool {
         self.inner.lock().is_done(use_)
@@ -342,6 +350,18 @@ impl<D: Driver> Fences<D> {
             }
             inner.note_done(stream, tick);
         }
+    }
+
+    /// Sees to it that an event covers the use, and looks whether it is done.
+    ///
+    /// # Errors
+    /// A failed creation, record or query; a later call tries again.
+    pub fn look_at(&self, use_: Use) -> Result<(), DriverError> {
+        if self.is_done(use_) {
+            return Ok(());
+        }
+        self.cover(use_)?;
+        self.poll(use_.stream)
     }
 
     /// Sees to it that an event covers the use: records one if none does.

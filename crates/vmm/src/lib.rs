@@ -21,6 +21,7 @@ pub mod frame;
 pub mod frame_store;
 pub mod malloc;
 pub mod mapping;
+pub mod page_bits;
 pub mod reservation;
 pub mod segment;
 pub mod sync;

@@ -21,8 +21,9 @@ use crate::frame::Frame;
 use crate::frame_store::{FrameStore, Holder};
 use crate::malloc::Malloc;
 use crate::mapping::{Access, Mapping};
+use crate::page_bits;
 use crate::reservation::{PageState, Place, Reservation};
-use crate::sync::Arc;
+use crate::sync::{Arc, CACHE_LINES_BYTES};
 use crate::units::{Address, FrameId, PageRange, SegmentId};
 
 struct Slot<D: Driver> {
@@ -80,7 +81,8 @@ impl<D: Driver> Segment<D> {
             id,
             store: Arc::clone(store),
             slots: Vec::new(),
-            held: BitVec::new(),
+            // Read on every hit: nothing of another heap on its first cache line.
+            held: BitVec::with_capacity(8 * CACHE_LINES_BYTES),
             mapped: BitVec::new(),
             address: reservation.address(),
             memory: Memory::Reserved(reservation),
@@ -177,7 +179,7 @@ impl<D: Driver> Segment<D> {
 
     /// Whether every page of the range is held: checked a word at a time.
     pub fn all_held(&self, pages: PageRange) -> bool {
-        self.held.get(pages.indices()).is_some_and(|bits| bits.all())
+        page_bits::all(&self.held, pages)
     }
 
     /// The pages of the range that are not held, in order.

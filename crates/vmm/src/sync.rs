@@ -1,6 +1,6 @@
 //! The locks and atomics of the library, in one place, so that a test can put them under a scheduler.
 //!
-//! Main types: [`Mutex`], [`RwLock`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
+//! Main types: [`Mutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
 //! Plain builds use `std`; with `--cfg shuttle` the same names come from `shuttle`, which runs a test under many
 //! random schedules (`cargo xtask test` does both).
 //!
@@ -11,10 +11,16 @@
 use shuttle::sync as backing;
 #[cfg(not(shuttle))]
 use std::sync as backing;
+use std::sync::TryLockError;
 
 pub use backing::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use backing::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::Arc;
+
+/// Bytes of two cache lines, which processors fetch together: what two threads write should be this far apart, or they
+/// slow one another though they share nothing. A small buffer whose begin is in use all the time is made this large; a
+/// value in an `Arc` is aligned to it. (128, as in `crossbeam_utils::CachePadded` on x86-64 and aarch64.)
+pub const CACHE_LINES_BYTES: usize = 128;
 
 /// A mutual exclusion lock.
 #[derive(Debug, Default)]
@@ -29,6 +35,15 @@ impl<T> Mutex<T> {
     /// Waits for the lock and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Takes the lock if nobody has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The value, when nobody else can hold the lock.
@@ -55,5 +70,82 @@ impl<T> RwLock<T> {
     /// Waits until nobody holds the lock and takes it.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// A queue without a lock: many threads push, and whoever holds the lock of what it belongs to pops.
+///
+/// Plain builds use crossbeam's `SegQueue`. It can't be put under a scheduler, so under `--cfg shuttle` another queue
+/// stands in for it, which lets other threads run before each of its steps that they could see.
+#[derive(Debug)]
+pub struct Queue<T> {
+    #[cfg(not(shuttle))]
+    items: crossbeam_queue::SegQueue<T>,
+    #[cfg(shuttle)]
+    items: std::sync::Mutex<std::collections::VecDeque<T>>,
+    #[cfg(shuttle)]
+    len: AtomicU64,
+}
+
+#[cfg(not(shuttle))]
+impl<T> Queue<T> {
+    /// Nothing queued.
+    pub fn new() -> Self {
+        Self { items: crossbeam_queue::SegQueue::new() }
+    }
+
+    /// Whether nothing is queued: two loads.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Queues an item. Does not wait.
+    pub fn push(&self, item: T) {
+        self.items.push(item);
+    }
+
+    /// Takes the oldest item.
+    pub fn pop(&self) -> Option<T> {
+        self.items.pop()
+    }
+}
+
+#[cfg(shuttle)]
+impl<T> Queue<T> {
+    /// Nothing queued.
+    pub fn new() -> Self {
+        Self { items: std::sync::Mutex::default(), len: AtomicU64::new(0) }
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.len.load(Ordering::SeqCst) == 0
+    }
+
+    /// Queues an item. It is seen once it is counted.
+    pub fn push(&self, item: T) {
+        self.items().push_back(item);
+        self.len.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes the oldest item.
+    pub fn pop(&self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        self.len.fetch_sub(1, Ordering::SeqCst);
+        self.items().pop_front()
+    }
+
+    // Never waits: no other thread runs while it is held.
+    fn items(&self) -> std::sync::MutexGuard<'_, std::collections::VecDeque<T>> {
+        self.items.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }

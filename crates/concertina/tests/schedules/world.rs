@@ -181,6 +181,20 @@ impl World {
         block.allocation.record_stream(&other.stream).unwrap();
     }
 
+    /// Waits for the device, then works on a block again on a stream that was recorded for it before: nothing needs to be
+    /// said of that, since a recorded stream counts up to the free.
+    pub(crate) fn work_again_elsewhere(&self, block: &Block, home: &Home, other: &Home) {
+        self.synchronize();
+        self.driver.queue_wait(&other.raw, &home.raw);
+        let read = Access::read(block.allocation.address(), block.allocation.bytes());
+        self.driver.queue(&other.raw, Work::new("read again").touching(read.of_block(block.id)));
+    }
+
+    /// Reservations that the device knows.
+    pub(crate) fn reservations(&self) -> u64 {
+        self.driver.leaks().reservations
+    }
+
     pub(crate) fn check_limit(&self) {
         let Some(limit) = self.settings.limit_bytes() else { return };
         let (stats, driver) = (self.allocator.stats(), self.driver.counts().mapped_bytes);
@@ -236,6 +250,14 @@ impl World {
     fn synchronize(&self) {
         self.driver.synchronize_device().unwrap();
         self.allocator.note_device_synchronized();
+    }
+}
+
+#[cfg(not(shuttle))]
+impl Block {
+    /// Bytes as asked.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.allocation.bytes()
     }
 }
 

@@ -3,8 +3,10 @@
 //! Main type: [`Heap`], the half of it that counts. Neighbours: `heaps` adds them up, `out_of_memory` reports them.
 
 use concertina_vmm::Driver;
+use concertina_vmm::sync::Arc;
 
 use super::Heap;
+use crate::live::LiveCount;
 use crate::step::STEP_BYTES;
 
 impl<D: Driver> Heap<D> {
@@ -22,6 +24,25 @@ impl<D: Driver> Heap<D> {
     /// Whether a block is live, or a growable has the heap.
     pub(crate) fn is_in_use(&self) -> bool {
         self.live_blocks > 0 || self.in_hand
+    }
+
+    /// Whether it is retired and its last block is freed.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.retired && !self.is_in_use()
+    }
+
+    /// Number of live blocks that are used on other streams.
+    pub(crate) fn recorded_blocks(&self) -> u64 {
+        self.recorded.len() as u64
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live.bytes()
+    }
+
+    /// The count of live bytes, for those without the lock.
+    pub(crate) fn live_count(&self) -> &Arc<LiveCount> {
+        self.live.count()
     }
 
     /// Whether no block is in use.
@@ -62,7 +83,7 @@ impl<D: Driver> Heap<D> {
                 pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
             })
             .sum();
-        (busy * u64::from(self.steps_per_page)).saturating_sub(self.used_steps) * STEP_BYTES
+        (busy * u64::from(self.steps_per_page())).saturating_sub(self.used_steps) * STEP_BYTES
     }
 
     /// Pinned frames.

@@ -3,7 +3,7 @@
 //! Main type: [`Heap`], the half of it that deals in frames. Neighbours: `gather` and `trim` take frames from here as
 //! owned values.
 
-use concertina_vmm::{Driver, DriverError, Frame, SegmentId, Use};
+use concertina_vmm::{Driver, DriverError, Frame, SegmentId, SegmentKind, Use};
 
 use super::Heap;
 use crate::idle::Visit;
@@ -17,7 +17,8 @@ impl<D: Driver> Heap<D> {
         allowed: impl Fn(Use) -> bool,
         taken: &mut Vec<Frame<D>>,
     ) {
-        if count == 0 {
+        // Pages of malloc segments have no frames, and stay in the queue, which knows their last uses.
+        if count == 0 || self.segment_kind() == SegmentKind::Malloc {
             return;
         }
         let stream = self.key.stream;
@@ -25,11 +26,11 @@ impl<D: Driver> Heap<D> {
         self.idle.visit(
             &mut self.arenas,
             |arena| &arena.idle,
-            |arena, page, mark| {
+            |arena, page, tick| {
                 if taken.len() == target {
                     return Visit::Stop;
                 }
-                let last_use = Use { stream, tick: mark.tick };
+                let last_use = Use { stream, tick };
                 match arena.segment.frame(page) {
                     None => Visit::Taken,
                     Some(frame) if frame.pins() > 0 => Visit::Kept,
@@ -54,9 +55,11 @@ impl<D: Driver> Heap<D> {
         arena.segment.take(page, Some(last_use))
     }
 
-    /// The last use of an idle page.
+    /// The last use of an idle page that is held.
     pub(crate) fn last_use(&self, arena: u32, page: u32) -> Use {
-        Use { stream: self.key.stream, tick: self.arenas[arena as usize].idle.mark(page).tick }
+        // A page that is in no queue never had live bytes.
+        let tick = self.idle.tick(&self.arenas[arena as usize].idle, page).unwrap_or_default();
+        Use { stream: self.key.stream, tick }
     }
 
     /// Whether the page is held, idle and not pinned: its frame may be taken.
@@ -135,14 +138,13 @@ impl<D: Driver> Heap<D> {
         idle: impl Fn(Use) -> bool,
         stale: impl Fn(Use) -> bool,
     ) -> Option<Use> {
-        let stream = self.key.stream;
         let pages = (0..).zip(&self.arenas).flat_map(|(number, arena)| {
             let (idle, stale) = (&idle, &stale);
             (0..self.pages_touched(0, arena.extent).end()).filter_map(move |page| {
-                let last_use = Use { stream, tick: arena.idle.mark(page).tick };
                 match arena.segment.stale(page) {
                     Some((_, last_use)) => last_use.filter(|use_| stale(*use_)),
-                    None => (self.is_takeable(number, page) && idle(last_use)).then_some(last_use),
+                    None if !self.is_takeable(number, page) => None,
+                    None => Some(self.last_use(number, page)).filter(|use_| idle(*use_)),
                 }
             })
         });

@@ -74,9 +74,10 @@ impl<D: Driver> Heap<D> {
         }
     }
 
-    /// Sets the bytes, as asked, of a live block whose steps don't change.
+    /// Sets the bytes, as asked, of a live block: no fewer than it has.
     pub(crate) fn set_bytes(&mut self, granted: Granted, bytes: u64) {
-        self.blocks.get_mut(granted.block).bytes = bytes;
+        let before = std::mem::replace(&mut self.blocks.get_mut(granted.block).bytes, bytes);
+        self.live.add(bytes - before);
     }
 
     /// The uses on other streams that a live block is recorded for.
@@ -86,11 +87,12 @@ impl<D: Driver> Heap<D> {
 
     /// Cuts the end off a live block, in the order of the heap's stream, down to `bytes`; all of it if they are 0. What
     /// is cut off is pending as long as there are `uses` on other streams.
-    pub(crate) fn shorten(&mut self, live: Granted, bytes: u64, uses: Uses) -> Result<u64, FreeError> {
+    pub(crate) fn shorten(&mut self, live: Granted, bytes: u64, uses: Uses) -> Result<(), FreeError> {
         let number = live.block;
-        self.live(number, live.generation)?;
+        self.check_live(number, live.generation)?;
         let before = *self.blocks.get(number);
         let freed = before.bytes.saturating_sub(bytes);
+        self.live.sub(freed);
         let steps = bytes.div_ceil(STEP_BYTES) as u32;
         self.last_tick = self.clock.now().tick;
         if bytes == 0 {
@@ -99,7 +101,7 @@ impl<D: Driver> Heap<D> {
             self.live_blocks -= 1;
             self.forget_recorded(number);
             self.give_up(number, uses);
-            return Ok(freed);
+            return Ok(());
         }
         self.blocks.get_mut(number).bytes = bytes;
         if steps < before.steps {
@@ -107,7 +109,7 @@ impl<D: Driver> Heap<D> {
             self.blocks.get_mut(end).bytes = freed;
             self.give_up(end, uses);
         }
-        Ok(freed)
+        Ok(())
     }
 
     /// The uses on other streams that pending blocks before this step wait for.

@@ -6,7 +6,7 @@
 //! A malloc segment is one hole when it comes, so that all of it is found as the best fit: there is no tail. When it leaves,
 //! its arena stays without pages, and the next one takes its place.
 
-use concertina_vmm::{Address, Driver, Malloc, Segment, SegmentId, Use, Uses};
+use concertina_vmm::{Address, Driver, Malloc, PageRange, Segment, SegmentId, Use, Uses};
 
 use super::Heap;
 use crate::block::{BlockState, NONE};
@@ -37,8 +37,9 @@ impl<D: Driver> Heap<D> {
         let tick = self.clock.now().tick;
         let Arena { segment, idle, last, extent } = &mut self.arenas[number];
         // Whoever takes it from here waits for this stream, and so for those that it has just been put behind.
-        idle.restart(segment.pages(), tick);
-        *extent = segment.pages() * self.steps_per_page;
+        idle.restart();
+        self.idle.push(number as u32, idle, PageRange::between(0, segment.pages()), tick);
+        *extent = segment.pages() << self.page_shift;
         *last = self.blocks.append(number as u32, NONE, 0, *extent, BlockState::Hole);
         let hole = *last;
         self.index(hole);
@@ -48,7 +49,7 @@ impl<D: Driver> Heap<D> {
     pub(crate) fn empty_mallocs(&self) -> impl Iterator<Item = Empty> + '_ {
         let arenas = (0..).zip(&self.arenas).filter(|(_, arena)| self.is_empty(arena));
         arenas.map(|(number, arena)| {
-            let last_use = Use { stream: self.key.stream, tick: arena.idle.last_tick() };
+            let last_use = Use { stream: self.key.stream, tick: self.idle.last_tick(number) };
             let (address, bytes) = (arena.segment.address(), arena.segment.bytes());
             Empty { arena: number, address, bytes, last_use }
         })
@@ -67,14 +68,14 @@ impl<D: Driver> Heap<D> {
         if !self.is_empty(arena) {
             return None;
         }
-        let (hole, tick) = (arena.last, arena.idle.last_tick());
+        let (hole, tick) = (arena.last, self.idle.last_tick(number));
         let mut malloc = self.arenas[number as usize].segment.take_malloc()?;
         malloc.set_uses(Uses::from_iter([Use { stream: self.key.stream, tick }]));
         self.holes.remove(self.hole(hole));
         self.blocks.remove(hole);
         self.idle.forget(number);
         let arena = &mut self.arenas[number as usize];
-        arena.idle.restart(0, 0);
+        arena.idle.restart();
         (arena.last, arena.extent) = (NONE, 0);
         Some(malloc)
     }

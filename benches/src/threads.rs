@@ -1,0 +1,259 @@
+//! Threads that allocate and free side by side: how much do they slow one another?
+//!
+//! Main types: [`Crew`], [`Sharing`], [`Handover`]. Neighbours: `benches/threads.rs` times them with criterion,
+//! `examples/threads.rs` prints a table of ratios.
+//!
+//! Every pair finds a place whose pages are all held: a run asserts that no driver call was made. Two variants can only
+//! be compared within one run of a program, by turns: what the machine does beside it changes from second to second.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use concertina::{Allocation, Allocator, Config, Layout, Stream};
+use concertina_emulator::{Emulator, EmulatorConfig};
+
+/// Sizes in bytes that each thread asks for by turns: bins, parts of a page, many pages.
+const SIZES: [u64; 4] = [512, 64 << 10, 1 << 20, 20 << 20];
+
+/// Blocks of 64 KiB that stay live on each stream, so that its heaps are not empty.
+const NEIGHBOURS: usize = 200;
+
+/// Pairs between two looks at the clock.
+pub const CHUNK: u64 = 256;
+
+/// A chunk that took this long was interrupted: some 20 times what it takes by itself, and less than a slice of the
+/// scheduler.
+pub const INTERRUPTED: Duration = Duration::from_micros(500);
+
+/// Blocks that are on their way to the thread that frees them, at most.
+const ON_THE_WAY: usize = 64;
+
+/// What the threads of a crew have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// Nothing: an allocator on a device of its own for each thread. What the machine can do.
+    Nothing,
+    /// The allocator; each thread has a stream of its own.
+    Allocator,
+    /// Allocator and stream.
+    Stream,
+}
+
+impl Sharing {
+    /// The name used in output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "an allocator each",
+            Self::Allocator => "a stream each",
+            Self::Stream => "one stream",
+        }
+    }
+}
+
+struct Member {
+    device: Emulator,
+    allocator: Allocator<Emulator>,
+    stream: Stream<Emulator>,
+    neighbours: Vec<Allocation<Emulator>>,
+}
+
+impl Member {
+    fn new() -> Self {
+        let device = Emulator::new(EmulatorConfig::default()).expect("a device");
+        let allocator = Allocator::new(device.clone(), Config::default()).expect("an allocator");
+        let stream = allocator.register_stream(device.stream());
+        Self { device, allocator, stream, neighbours: Vec::new() }
+    }
+
+    fn on_another_stream(&self) -> Self {
+        let (device, allocator) = (self.device.clone(), self.allocator.clone());
+        let stream = allocator.register_stream(device.stream());
+        Self { device, allocator, stream, neighbours: Vec::new() }
+    }
+
+    fn on_the_same_stream(&self) -> Self {
+        let (device, allocator) = (self.device.clone(), self.allocator.clone());
+        Self { device, allocator, stream: self.stream.clone(), neighbours: Vec::new() }
+    }
+
+    fn allocate(&self, bytes: u64) -> Allocation<Emulator> {
+        self.allocator.allocate(Layout::new(bytes), &self.stream).expect("the device is large enough")
+    }
+
+    fn pairs(&self, pairs: u64) {
+        for bytes in SIZES.into_iter().cycle().take(pairs as usize) {
+            drop(black_box(self.allocate(bytes)));
+        }
+    }
+}
+
+/// Threads with all that they need to allocate.
+pub struct Crew {
+    members: Vec<Member>,
+}
+
+impl std::fmt::Debug for Crew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Crew").field("threads", &self.members.len()).finish_non_exhaustive()
+    }
+}
+
+impl Crew {
+    /// So many threads, warm: what they will ask for is held.
+    ///
+    /// # Panics
+    /// If an emulated device can't be made.
+    pub fn new(threads: usize, sharing: Sharing) -> Self {
+        let first = Member::new();
+        let more = (1..threads).map(|_| match sharing {
+            Sharing::Nothing => Member::new(),
+            Sharing::Allocator => first.on_another_stream(),
+            Sharing::Stream => first.on_the_same_stream(),
+        });
+        let more: Vec<Member> = more.collect();
+        let mut members: Vec<Member> = std::iter::once(first).chain(more).collect();
+        for member in &mut members {
+            member.neighbours = (0..NEIGHBOURS).map(|_| member.allocate(64 << 10)).collect();
+        }
+        // All at once, since threads on one stream may all have a block of each size at the same time.
+        let most: Vec<_> =
+            members.iter().flat_map(|member| SIZES.map(|bytes| member.allocate(bytes))).collect();
+        drop(most);
+        Self { members }
+    }
+
+    /// Runs so many pairs of an allocation and its free on each thread. Returns the time from the first one's start to
+    /// the last one's end.
+    ///
+    /// # Panics
+    /// If a pair made a driver call.
+    pub fn run(&self, pairs: u64) -> Duration {
+        let calls =
+            || -> u64 { self.members.iter().map(|member| member.device.counts().memory_calls()).sum() };
+        let (before, start) = (calls(), Barrier::new(self.members.len()));
+        let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+            let start = &start;
+            let work = |member: &Member| {
+                start.wait();
+                let begun = Instant::now();
+                member.pairs(pairs);
+                (begun, Instant::now())
+            };
+            let threads: Vec<_> =
+                self.members.iter().map(|member| scope.spawn(move || work(member))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no pair fails")).collect()
+        });
+        assert_eq!(calls(), before, "a pair made a driver call");
+        let begun = times.iter().map(|(begun, _)| *begun).min();
+        let ended = times.iter().map(|(_, ended)| *ended).max();
+        begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun)
+    }
+
+    /// Pairs a second of all threads together.
+    pub fn pairs_per_second(&self, pairs: u64) -> f64 {
+        (self.members.len() as u64 * pairs) as f64 / self.run(pairs).as_secs_f64()
+    }
+
+    /// Runs so many pairs on each thread, and returns the ns a pair took while *all* threads were running, one value for
+    /// each chunk of [`CHUNK`] pairs.
+    ///
+    /// On a loaded machine, or when the scheduler puts both threads on one processor, threads often run one after the
+    /// other, and then nothing can slow them. Those times are left out: a chunk counts if chunks of every other thread
+    /// cover it that took no longer than [`INTERRUPTED`].
+    pub fn ns_while_all_run(&self, pairs: u64) -> Vec<f64> {
+        let start = Barrier::new(self.members.len());
+        let chunks: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+            let start = &start;
+            let work = |member: &Member| {
+                start.wait();
+                let mut begun = Instant::now();
+                let chunk = |_| {
+                    member.pairs(CHUNK);
+                    let ended = Instant::now();
+                    (std::mem::replace(&mut begun, ended), ended)
+                };
+                (0..pairs / CHUNK).map(chunk).collect()
+            };
+            let threads: Vec<_> =
+                self.members.iter().map(|member| scope.spawn(move || work(member))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no pair fails")).collect()
+        });
+        let running: Vec<Vec<(Instant, Instant)>> = chunks.iter().map(|chunks| running(chunks)).collect();
+        let counts = |&(begun, ended): &(Instant, Instant)| {
+            running.iter().all(|spans| {
+                let at = spans.partition_point(|(_, end)| *end < ended);
+                spans.get(at).is_some_and(|(start, _)| *start <= begun)
+            })
+        };
+        let ns = |(begun, ended): &(Instant, Instant)| (*ended - *begun).as_nanos() as f64 / CHUNK as f64;
+        chunks.iter().flatten().filter(|chunk| counts(chunk)).map(ns).collect()
+    }
+}
+
+/// The times in which a thread was not interrupted: its chunks, joined where none took too long.
+fn running(chunks: &[(Instant, Instant)]) -> Vec<(Instant, Instant)> {
+    let mut spans: Vec<(Instant, Instant)> = Vec::new();
+    for &(begun, ended) in chunks.iter().filter(|(begun, ended)| *ended - *begun < INTERRUPTED) {
+        match spans.last_mut() {
+            Some((_, end)) if *end == begun => *end = ended,
+            _ => spans.push((begun, ended)),
+        }
+    }
+    spans
+}
+
+/// One thread allocates and another frees what it is given.
+pub struct Handover {
+    member: Member,
+}
+
+impl std::fmt::Debug for Handover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handover").finish_non_exhaustive()
+    }
+}
+
+impl Default for Handover {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Handover {
+    /// A warm pair of threads.
+    ///
+    /// # Panics
+    /// If an emulated device can't be made.
+    pub fn new() -> Self {
+        let mut member = Member::new();
+        member.neighbours = (0..NEIGHBOURS).map(|_| member.allocate(64 << 10)).collect();
+        let most: Vec<_> =
+            SIZES.iter().cycle().take(2 * ON_THE_WAY).map(|&bytes| member.allocate(bytes)).collect();
+        drop(most);
+        Self { member }
+    }
+
+    /// Hands over so many blocks. Returns the time until the last is freed.
+    pub fn run(&self, blocks: u64) -> Duration {
+        let sizes = SIZES.into_iter().cycle().take(blocks as usize);
+        hand_over(sizes.map(|bytes| self.member.allocate(bytes)))
+    }
+
+    /// The same for numbers that nobody allocates: what the channel takes by itself.
+    pub fn run_channel_only(&self, items: u64) -> Duration {
+        hand_over(0..items)
+    }
+}
+
+fn hand_over<T: Send>(items: impl Iterator<Item = T> + Send) -> Duration {
+    let (sender, receiver) = sync_channel(ON_THE_WAY);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(move || receiver.into_iter().for_each(|item| drop(black_box(item))));
+        items.for_each(|item| sender.send(item).expect("the receiver takes all"));
+        drop(sender);
+    });
+    begun.elapsed()
+}

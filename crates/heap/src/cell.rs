@@ -1,0 +1,186 @@
+//! One heap behind its lock, and the queue of frees that came while somebody else had it.
+//!
+//! Main types: [`HeapCell`]. Neighbours: `heaps` has all cells; whoever wants to see or change a heap takes its
+//! lock here.
+//!
+//! A free never waits for the lock. If another thread has it, the free is queued, stamped with the time of each stream
+//! that it must come after, and **whoever takes the lock next empties the queue first**. So nobody who looks into a heap
+//! can miss a free that had returned before: figures, thieves, trims and the search before out of memory need no care
+//! of their own. `docs/locking.md` has the cases.
+
+use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Queue};
+use concertina_vmm::{Driver, Fences, StreamClock, Use};
+
+use crate::error::FreeError;
+use crate::heap::{DEFAULT_POOL, Heap, HeapKey};
+use crate::live::LiveCount;
+
+/// A block to be freed, as its handle knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freeing {
+    /// Its number in the heap.
+    pub block: u32,
+    /// Which use of the number it is.
+    pub generation: u32,
+    /// Bytes as asked.
+    pub bytes: u64,
+}
+
+/// A free that could not have the lock.
+#[derive(Debug)]
+struct Queued {
+    freeing: Freeing,
+    // The tick of the heap's stream at the free.
+    tick: u64,
+    // The time of all streams at the free, if blocks of the heap were used on others.
+    others: Vec<Use>,
+}
+
+/// One heap behind its lock.
+// Two heaps share no cache line: of two threads with a stream each, neither slows the other.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct HeapCell<D: Driver> {
+    key: HeapKey,
+    clock: Arc<StreamClock>,
+    fences: Arc<Fences<D>>,
+    live: Arc<LiveCount>,
+    heap: Mutex<Heap<D>>,
+    // Number of live blocks that are used on other streams.
+    recorded_blocks: AtomicU64,
+    // Set before the heap is retired: the last free of a block then has to see the heap off.
+    retiring: AtomicBool,
+    queue: Queue<Queued>,
+}
+
+impl<D: Driver> HeapCell<D> {
+    pub(crate) fn new(heap: Heap<D>, clock: &Arc<StreamClock>, fences: &Arc<Fences<D>>) -> Self {
+        Self {
+            key: heap.key(),
+            clock: Arc::clone(clock),
+            fences: Arc::clone(fences),
+            live: Arc::clone(heap.live_count()),
+            heap: Mutex::new(heap),
+            recorded_blocks: AtomicU64::new(0),
+            retiring: AtomicBool::new(false),
+            queue: Queue::new(),
+        }
+    }
+
+    /// The heap's key.
+    pub fn key(&self) -> HeapKey {
+        self.key
+    }
+
+    /// Whether it is the heap of one growable.
+    pub(crate) fn is_of_growable(&self) -> bool {
+        self.key.pool != DEFAULT_POOL
+    }
+
+    /// The clock of the heap's stream.
+    pub(crate) fn clock(&self) -> &Arc<StreamClock> {
+        &self.clock
+    }
+
+    /// Waits for the lock, and frees what was queued.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Heap<D>> {
+        let mut heap = self.heap.lock();
+        self.drain(&mut heap);
+        heap
+    }
+
+    /// The same if nobody has the lock.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Heap<D>>> {
+        let mut heap = self.heap.try_lock()?;
+        self.drain(&mut heap);
+        Some(heap)
+    }
+
+    #[inline]
+    fn drain(&self, heap: &mut Heap<D>) {
+        if !self.queue.is_empty() {
+            self.drain_queue(heap);
+        }
+    }
+
+    #[cold]
+    fn drain_queue(&self, heap: &mut Heap<D>) {
+        while let Some(Queued { freeing, tick, others }) = self.queue.pop() {
+            // A stream that is not there any more has been forgotten, and its uses are done.
+            let stamp =
+                |use_: Use| others.iter().find(|now| now.stream == use_.stream).copied().unwrap_or(use_);
+            if let Err(error) = self.free_in(heap, freeing, tick, stamp) {
+                tracing::error!(%error, key = ?self.key, "a queued free was refused");
+            }
+            self.live.note_drained(freeing.bytes);
+        }
+    }
+
+    fn free_in(
+        &self,
+        heap: &mut Heap<D>,
+        freeing: Freeing,
+        tick: u64,
+        stamp: impl Fn(Use) -> Use,
+    ) -> Result<(), FreeError> {
+        let Freeing { block, generation, .. } = freeing;
+        if !heap.has_recorded() {
+            return heap.free(block, generation, tick, |_| true);
+        }
+        for use_ in heap.recorded_mut(block, generation).into_iter().flatten() {
+            *use_ = stamp(*use_);
+            see(&self.fences, *use_);
+        }
+        let freed = heap.free(block, generation, tick, |use_| self.fences.is_done(use_));
+        self.note_recorded(heap);
+        freed
+    }
+
+    fn note_recorded(&self, heap: &Heap<D>) {
+        self.recorded_blocks.store(heap.recorded_blocks(), Ordering::Relaxed);
+    }
+
+    /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
+    /// heap that is retired.
+    pub(crate) fn free(&self, freeing: Freeing) -> Result<bool, FreeError> {
+        let Some(mut heap) = self.try_lock() else { return Ok(self.queue_free(freeing)) };
+        // The other streams may have been given work on the block since they were recorded: up to now, it counts.
+        let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
+        self.free_in(&mut heap, freeing, self.clock.now().tick, stamp)?;
+        Ok(heap.is_finished())
+    }
+
+    #[cold]
+    fn queue_free(&self, freeing: Freeing) -> bool {
+        // Whoever recorded a use of this very block did so before its free.
+        let any_recorded = self.recorded_blocks.load(Ordering::Relaxed) > 0;
+        let others = if any_recorded { self.fences.all_now() } else { Vec::new() };
+        self.live.note_queued(freeing.bytes);
+        self.queue.push(Queued { freeing, tick: self.clock.now().tick, others });
+        // Either this sees that the heap retires, or who retires it sees the block in the queue: both first write and
+        // then read, in the one order that all threads agree on.
+        self.retiring.load(Ordering::SeqCst) && self.lock().is_finished()
+    }
+
+    /// Notes that work on another stream uses a live block up to `use_`.
+    pub(crate) fn record(&self, block: u32, generation: u32, use_: Use) -> Result<(), FreeError> {
+        let mut heap = self.lock();
+        heap.record(block, generation, use_)?;
+        self.note_recorded(&heap);
+        Ok(())
+    }
+
+    /// Retires the heap. Returns whether no block of it is live.
+    pub(crate) fn retire(&self) -> bool {
+        self.retiring.store(true, Ordering::SeqCst);
+        self.lock().retire()
+    }
+}
+
+/// Sees to it that an event covers the use, and looks whether it is done. A failure only means that nothing new is
+/// known; a later call tries again.
+pub(crate) fn see<D: Driver>(fences: &Fences<D>, use_: Use) {
+    if let Err(error) = fences.look_at(use_) {
+        tracing::warn!(%error, stream = use_.stream.get(), "could not look at a fence");
+    }
+}

@@ -48,7 +48,7 @@ impl Variant {
 }
 
 fn main() {
-    let mut variants = vec![
+    let mut variants = [
         Variant::new(1, Sharing::Allocator),
         Variant::new(2, Sharing::Nothing),
         Variant::new(2, Sharing::Allocator),

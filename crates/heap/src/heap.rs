@@ -275,6 +275,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Hands a claimed or binned block out.
+    #[inline]
     pub(crate) fn grant(&mut self, number: u32, request: &Request) -> Granted {
         let block = self.blocks.get_mut(number);
         block.state = BlockState::Live;

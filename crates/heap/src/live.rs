@@ -24,9 +24,8 @@ use crate::step::Kind;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct LiveCount {
-    // Each written by the holder of its heap's lock only.
-    small: AtomicU64,
-    large: AtomicU64,
+    // By kind; each written by the holder of its heap's lock only.
+    live: [AtomicU64; 2],
     // Most of them that need no look at other streams.
     ceiling: AtomicU64,
     // Of those live, bytes whose free is in a heap's queue.
@@ -34,15 +33,14 @@ pub(crate) struct LiveCount {
 }
 
 impl LiveCount {
+    #[inline]
     fn of(&self, kind: Kind) -> &AtomicU64 {
-        match kind {
-            Kind::Small => &self.small,
-            Kind::Large => &self.large,
-        }
+        &self.live[kind as usize]
     }
 
+    #[inline]
     fn bytes(&self) -> u64 {
-        let live = self.small.load(Ordering::Relaxed) + self.large.load(Ordering::Relaxed);
+        let live: u64 = self.live.iter().map(|live| live.load(Ordering::Relaxed)).sum();
         // Who drains a queue takes from both, one after the other.
         live.saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
@@ -158,15 +156,21 @@ impl HeapLive {
         &self.count
     }
 
+    #[inline]
+    fn own(&self) -> &AtomicU64 {
+        self.count.of(self.key.kind)
+    }
+
     /// Live bytes of the heap, for the holder of its lock: without a look at what is about to be queued.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.count.of(self.key.kind).load(Ordering::Relaxed)
+        self.own().load(Ordering::Relaxed)
     }
 
     /// So many bytes more are live.
     #[inline]
     pub(crate) fn add(&self, bytes: u64) {
-        self.count.of(self.key.kind).store(self.bytes() + bytes, Ordering::Relaxed);
+        self.own().store(self.bytes() + bytes, Ordering::Relaxed);
         if self.count.bytes() > self.count.ceiling.load(Ordering::Relaxed) {
             self.all.share_out();
         }
@@ -175,7 +179,7 @@ impl HeapLive {
     /// So many are no longer.
     #[inline]
     pub(crate) fn sub(&self, bytes: u64) {
-        self.count.of(self.key.kind).store(self.bytes() - bytes, Ordering::Relaxed);
+        self.own().store(self.bytes() - bytes, Ordering::Relaxed);
     }
 }
 

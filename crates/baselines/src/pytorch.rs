@@ -13,6 +13,8 @@
 //! It is a model in bytes, calls and addresses, not in time. On the bundled traces it reserves what PyTorch's binary
 //! reserves, to the byte: the tests have the figures.
 
+#[cfg(test)]
+mod audit;
 mod block;
 pub mod conf;
 mod conf_parser;

@@ -115,6 +115,27 @@ impl Pool {
     }
 }
 
+#[cfg(test)]
+impl Pool {
+    /// Number of free and of unmapped blocks.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.free.len(), self.unmapped.len())
+    }
+
+    /// Blocks that are not what their keys say.
+    pub(crate) fn misplaced(&self, blocks: &Blocks) -> Vec<String> {
+        let free = self.free.iter().filter(|&(&key, &id)| {
+            let block = blocks.at(id);
+            key != (block.stream, block.bytes, block.address) || block.state != BlockState::Free
+        });
+        let unmapped = self.unmapped.iter().filter(|&(&key, &id)| {
+            let block = blocks.at(id);
+            key != (block.stream, block.address) || block.state != BlockState::Unmapped
+        });
+        free.map(|(key, _)| format!("{key:?}")).chain(unmapped.map(|(key, _)| format!("{key:?}"))).collect()
+    }
+}
+
 /// Bytes of a block and of the unmapped block right behind it.
 fn room(blocks: &Blocks, id: BlockId) -> u64 {
     let block = blocks.at(id);

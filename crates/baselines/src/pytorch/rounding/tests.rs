@@ -4,7 +4,7 @@ use super::{Divisions, MIB, block_bytes, segment_bytes};
 use crate::pytorch::conf::PytorchConf;
 
 /// What PyTorch 2.11's binary allocated for so many bytes with 4 and with 8 divisions, with `[4:2,64:8,>:1]` and with
-/// `[1:4,2:0,>:16]`. (Where it says 34 MiB for 33 with the first list, the segment's last 1 MiB was not split off.)
+/// `[1:4,2:0,>:16]`. (Where it says 34 MiB for 33 with the third list, the segment's last 1 MiB was not split off.)
 #[test]
 fn divisions_are_steps_between_powers_of_two() {
     let lists = ["4", "8", "[4:2,64:8,>:1]", "[1:4,2:0,>:16]"];

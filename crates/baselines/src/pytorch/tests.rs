@@ -208,7 +208,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(proptest::test_runner::Config { cases: 200, ..Default::default() })]
+    #![proptest_config(proptest::test_runner::Config { cases: 500, ..Default::default() })]
 
     #[test]
     fn random_programs_keep_the_books(

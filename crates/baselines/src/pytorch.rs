@@ -109,7 +109,8 @@ impl<D: ModelledDriver> Pytorch<D> {
                 }
             }
         }
-        let limited = conf.memory_fraction < 1.0;
+        // As in PyTorch: cut off to whole bytes.
+        let limit_bytes = (conf.memory_fraction * device_bytes as f64) as u64;
         Ok(Self {
             driver,
             conf,
@@ -121,7 +122,7 @@ impl<D: ModelledDriver> Pytorch<D> {
             events: EventQueues::new(),
             unrecorded: Vec::new(),
             device_bytes,
-            limit_bytes: limited.then(|| (conf.memory_fraction * device_bytes as f64) as u64),
+            limit_bytes: (conf.memory_fraction < 1.0).then_some(limit_bytes),
             stats: PytorchStats::default(),
         })
     }

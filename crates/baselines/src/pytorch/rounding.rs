@@ -1,6 +1,6 @@
 //! How sizes are rounded: of blocks, and of the segments that are asked for.
 //!
-//! Main types: [`Divisions`], [`PoolKind`]. Neighbours: `conf` has the options, `request` asks.
+//! Main types: [`Divisions`], `PoolKind`. Neighbours: `conf` has the options, `request` asks.
 //!
 //! Source: PyTorch 2.11, `c10/cuda/CUDACachingAllocator.cpp` (`round_size`, `roundup_power2_next_division`,
 //! `get_pool`, `get_allocation_size`) and the constants of `c10/core/AllocatorConfig.h`.

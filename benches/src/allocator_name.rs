@@ -110,8 +110,8 @@ impl FromStr for AllocatorName {
     }
 }
 
-/// Allocators to be compared: names between commas. Commas also part the options of one: what names no allocator goes on
-/// with the options before.
+/// Allocators to be compared: names between commas. Commas also part the options of one: what names no allocator goes
+/// on with the options before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllocatorList(pub Vec<AllocatorName>);
 

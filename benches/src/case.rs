@@ -58,8 +58,8 @@ pub enum CaseError {
     /// The allocator could not be set up on the device.
     #[error("{allocator} can't be set up: {error}")]
     SetUp {
-        /// The allocator.
-        allocator: AllocatorName,
+        /// The allocator, with its options.
+        allocator: String,
         /// What it said.
         #[source]
         error: TargetError,

@@ -1,7 +1,7 @@
 //! Makes the allocator of a case and replays on it.
 //!
-//! Neighbours: `case` asks for it; `concertina_target`, `pytorch_target` and `concertina_baselines` have the allocators. A new allocator is
-//! a name in `allocator_name` and an arm here.
+//! Neighbours: `case` asks for it; `concertina_target`, `pytorch_target` and `concertina_baselines` have the
+//! allocators. A new allocator is a name in `allocator_name` and an arm here.
 
 use concertina_baselines::Direct;
 use concertina_trace::target::{ReplayTarget, TargetError};
@@ -19,9 +19,8 @@ pub(crate) fn replay<D: BenchDevice>(
     device: &D,
     replay: &Replay<'_>,
 ) -> Result<ReplayReport, CaseError> {
-    let allocator = case.allocator;
-    let failed = |error: TargetError| CaseError::SetUp { allocator, error };
-    let (report, waited) = match allocator {
+    let failed = |error: TargetError| CaseError::SetUp { allocator: case.allocator.to_string(), error };
+    let (report, waited) = match case.allocator {
         AllocatorName::Direct => on(Direct::new(device.driver().clone()), device, replay),
         AllocatorName::Pytorch(conf) => on(PytorchTarget::new(device, conf).map_err(failed)?, device, replay),
         AllocatorName::Concertina => {

@@ -95,8 +95,8 @@ fn a_run_that_stops_says_where_and_why() {
 fn options_go_with_the_name_of_their_allocator() {
     let list = "pytorch,pytorch:max_split_size_mb:128,roundup_power2_divisions:[64:8,>:4],direct";
     let outcomes = json(&["s1", "--allocators", list, "--check"]);
-    // 100, 200 and 300 MiB, each a segment of its own; 200 are freed, and 250 more asked for. With eight steps between 64 MiB
-    // and 128 and four above, these are 104, 224, 320 and 256.
+    // 100, 200 and 300 MiB, each a segment of its own; 200 are freed, and 250 more asked for. With eight steps between
+    // 64 MiB and 128 and four above, these are 104, 224, 320 and 256.
     let reserved: Vec<_> =
         outcomes.iter().map(|o| o["mapped_peak_bytes"].as_u64().expect("bytes") >> 20).collect();
     assert_eq!(reserved, [850, 904, 650]);

@@ -97,8 +97,8 @@ impl<D: ModelledDriver> Pytorch<D> {
     /// An allocator with nothing in it.
     ///
     /// # Errors
-    /// [`PytorchError::FrameSize`] if expandable segments can't have their frames on this device; what the driver says when it is
-    /// asked for its memory and granularity.
+    /// [`PytorchError::FrameSize`] if expandable segments can't have their frames on this device; what the driver says
+    /// when it is asked for its memory and granularity.
     pub fn new(driver: D, conf: PytorchConf) -> Result<Self, PytorchError> {
         let device_bytes = driver.memory_info()?.total_bytes;
         if conf.expandable_segments {
@@ -146,7 +146,8 @@ impl<D: ModelledDriver> Pytorch<D> {
         &self.stats
     }
 
-    /// Work queued on `stream` up to here also uses the block (`record_stream`): its memory comes back when that is done.
+    /// Work queued on `stream` up to here also uses the block (`record_stream`): its memory comes back when that is
+    /// done.
     ///
     /// # Errors
     /// [`PytorchError::UnknownStream`].
@@ -162,7 +163,8 @@ impl<D: ModelledDriver> Pytorch<D> {
     /// Frees the block in the order of its own stream.
     ///
     /// # Errors
-    /// What the driver says when an event is recorded. The block is freed all the same, and the next request records it.
+    /// What the driver says when an event is recorded. The block is freed all the same, and the next request records
+    /// what is missing.
     pub fn free(&mut self, block: PytorchBlock) -> Result<(), PytorchError> {
         let record = self.blocks.at_mut(block.id);
         record.state = BlockState::Pending;
@@ -238,8 +240,8 @@ impl<D: ModelledDriver> Pytorch<D> {
     }
 }
 
-/// Gives everything back, also what is live. PyTorch itself leaves that to the end of the process. What the driver refuses
-/// then is lost: nobody is left to be told.
+/// Gives everything back, also what is live. PyTorch itself leaves that to the end of the process. What the driver
+/// refuses then is lost: nobody is left to be told.
 impl<D: ModelledDriver> Drop for Pytorch<D> {
     fn drop(&mut self) {
         let _ = self.synchronize_events();

@@ -69,7 +69,7 @@ impl<D: ModelledDriver> Pytorch<D> {
         self.limit_bytes.is_some() && self.conf.garbage_collection_threshold > 0.0
     }
 
-    /// Above the threshold, gives large blocks back that were not searched for long: all that are at least as old as the
+    /// Above the threshold, gives large blocks back that have lain for long: all that are at least as old as the
     /// average of those left, again and again until enough has gone.
     pub(crate) fn collect_garbage(&mut self) -> Result<(), DriverError> {
         let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
@@ -154,8 +154,8 @@ impl<D: ModelledDriver> Pytorch<D> {
         Ok(())
     }
 
-    /// Unmaps the whole frames inside a free block, once its stream is idle; what is left on both sides stays free. A segment
-    /// that has nothing mapped any more goes.
+    /// Unmaps the whole frames inside a free block, once its stream is idle; what is left on both sides stays free. A
+    /// segment that has nothing mapped any more goes.
     fn unmap_block(&mut self, id: BlockId) -> Result<(), DriverError> {
         let block = self.blocks.at(id);
         let (address, bytes) = (block.address, block.bytes);

@@ -59,8 +59,8 @@ impl Pool {
     /// The smallest free block of the stream with room for `bytes`, of several the lowest; the block stays here.
     ///
     /// A block at the end of what an expandable segment has mapped counts with what it could grow to, so that holes are
-    /// filled before the end is eaten into. With a limit on splitting, a block from the limit on serves only requests from
-    /// the limit on, and those only if not too much of it is left over: then the search ends without one.
+    /// filled before the end is eaten into. With a limit on splitting, a block from the limit on serves only requests
+    /// from the limit on, and those only if not too much of it is left over. Otherwise the search ends without a block.
     pub(crate) fn best_fit(
         &self,
         blocks: &Blocks,

@@ -227,7 +227,8 @@ fn calls(device: &Emulator) -> u64 {
     Call::ALL.iter().map(|&call| device.counts().of(call) + device.counts().failed(call)).sum()
 }
 
-/// A program that makes every kind of call, with each call of it failing once: what was refused is served the second time.
+/// A program that makes every kind of call, with each call of it failing once: what was refused is served the second
+/// time.
 #[test]
 fn each_call_may_fail_and_the_request_be_made_again() {
     for (conf, least) in [("", 15), ("expandable_segments:True", 60)] {

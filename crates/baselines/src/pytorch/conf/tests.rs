@@ -48,8 +48,10 @@ fn what_it_prints_reads_back() {
         "expandable_segments:True",
         "large_segment_size_mb:64,max_split_size_mb:128",
         "large_segment_size_mb:64,max_non_split_rounding_mb:100",
-        "max_split_size_mb:200,roundup_power2_divisions:8,garbage_collection_threshold:0.5,per_process_memory_fraction:0.75",
-        "roundup_power2_divisions:[1:4,2:0,4:0,8:0,16:0,32:0,64:0,128:0,256:0,512:0,1024:0,2048:0,4096:0,8192:0,16384:0,32768:2]",
+        "max_split_size_mb:200,roundup_power2_divisions:8,garbage_collection_threshold:0.5,\
+         per_process_memory_fraction:0.75",
+        "roundup_power2_divisions:[1:4,2:0,4:0,8:0,16:0,32:0,64:0,128:0,256:0,512:0,1024:0,2048:0,4096:0,\
+         8192:0,16384:0,32768:2]",
     ] {
         let conf = parse(text).unwrap();
         assert_eq!(conf.to_string(), text);

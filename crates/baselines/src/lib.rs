@@ -1,6 +1,7 @@
 //! What GPU programs would use instead of Concertina, as allocators that traces are replayed on.
 //!
-//! Main types: [`Direct`], [`Pytorch`]. Neighbours: `concertina-trace` replays on them, the benches set them beside Concertina.
+//! Main types: [`Direct`], [`Pytorch`]. Neighbours: `concertina-trace` replays on them, the benches set them beside
+//! Concertina.
 //!
 //! | baseline | what it stands for | what is modelled |
 //! | --- | --- | --- |

@@ -8,8 +8,9 @@ use concertina_trace::target::TargetError;
 use concertina_trace::{FailureCause, LoadedTrace, MarkReport, Replay, ReplayReport, Workload};
 use concertina_vmm::Call;
 
+use crate::allocator_name::AllocatorName;
 use crate::bench_device::BenchDevice;
-use crate::catalogue::{AllocatorName, PolicyName};
+use crate::catalogue::PolicyName;
 use crate::cuda_device::{CudaError, EmulatedCuda, RealCuda};
 use crate::device::{DeviceKind, DeviceSpec};
 use crate::outcome::{Failure, Fences, Outcome};
@@ -64,8 +65,8 @@ pub enum CaseError {
     /// The allocator could not be set up on the device.
     #[error("{allocator} can't be set up: {error}")]
     SetUp {
-        /// The allocator.
-        allocator: AllocatorName,
+        /// The allocator, with its options.
+        allocator: String,
         /// What it said.
         #[source]
         error: TargetError,
@@ -163,7 +164,7 @@ impl Case<'_> {
         let measured = self.device.kind == DeviceKind::Cuda;
         let outcome = Outcome {
             trace: self.trace.name().to_owned(),
-            allocator: self.allocator.name().to_owned(),
+            allocator: self.allocator.to_string(),
             policy: self.allocator.has_policy().then(|| self.policy.name().to_owned()),
             device: self.device.kind.name().to_owned(),
             capacity_bytes: size.capacity,

@@ -1,7 +1,7 @@
-//! What a run can choose from: the bundled traces, the allocators, their policies.
+//! What a run can choose from: the bundled traces, the policies of Concertina.
 //!
-//! Main types: [`TraceFile`], [`AllocatorName`], [`PolicyName`]. Neighbours: `case` runs what was chosen; the files
-//! are in `benches/traces`, their sources in its README.
+//! Main types: [`TraceFile`], [`PolicyName`]. Neighbours: `allocator_name` has the allocators; `case` runs what was
+//! chosen; the files are in `benches/traces`, their sources in its README.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -131,21 +131,6 @@ macro_rules! names {
 }
 
 names! {
-    /// An allocator that traces can be replayed on.
-    AllocatorName,
-    /// A word that names no allocator.
-    UnknownAllocator("allocator")
-    {
-        /// Every allocation is a `cudaMalloc`, every free a `cudaFree`.
-        Direct = "direct",
-        /// This project's allocator.
-        Concertina = "concertina",
-        /// The same on malloc segments, as on a device without virtual memory: what virtual memory buys.
-        OnMalloc = "on-malloc",
-    }
-}
-
-names! {
     /// When Concertina takes new frames rather than free ones that another page holds.
     PolicyName,
     /// A word that names no policy.
@@ -158,19 +143,9 @@ names! {
     }
 }
 
-impl AllocatorName {
-    /// Those that are compared unless others are named.
-    pub const DEFAULT: &[Self] = &[Self::Direct, Self::Concertina];
-
-    /// Whether a [`PolicyName`] changes what it does.
-    pub const fn has_policy(self) -> bool {
-        matches!(self, Self::Concertina | Self::OnMalloc)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{AllocatorName, BUNDLED, PolicyName, TraceFile};
+    use super::{BUNDLED, PolicyName, TraceFile};
 
     #[test]
     fn every_bundled_trace_is_there_and_none_is_forgotten() {
@@ -202,8 +177,6 @@ mod tests {
     fn unknown_names_are_quoted_and_the_known_ones_listed() {
         let unknown = TraceFile::find("t99").expect_err("there is none").to_string();
         assert!(unknown.contains("`t99`") && unknown.contains("t1, t2"), "{unknown}");
-        let unknown = "jemalloc".parse::<AllocatorName>().expect_err("none").to_string();
-        assert_eq!(unknown, "no allocator `jemalloc`; there are: direct, concertina, on-malloc");
         let unknown = "greedy".parse::<PolicyName>().expect_err("none").to_string();
         assert_eq!(unknown, "no policy `greedy`; there are: lean, balanced");
     }

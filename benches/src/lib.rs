@@ -25,6 +25,7 @@ compile_error!(
      too: `cargo build -p concertina --features cuda`"
 );
 
+pub mod allocator_name;
 pub mod bench_device;
 pub mod case;
 pub mod catalogue;
@@ -34,19 +35,22 @@ pub mod cuda_device;
 pub mod device;
 pub mod outcome;
 pub mod probe;
+pub mod pytorch_target;
 pub mod size;
 mod targets;
 pub mod threads;
 mod unlimited;
 
+pub use allocator_name::{AllocatorList, AllocatorName, AllocatorNameError};
 pub use bench_device::BenchDevice;
 pub use case::{Case, CaseError, Run};
-pub use catalogue::{AllocatorName, PolicyName, TraceFile, UnknownAllocator, UnknownPolicy, UnknownTrace};
+pub use catalogue::{PolicyName, TraceFile, UnknownPolicy, UnknownTrace};
 pub use concertina_target::ConcertinaTarget;
 pub use counted::Counted;
 pub use cuda_device::{CudaError, EmulatedCuda, RealCuda};
 pub use device::{DeviceKind, DeviceSpec};
 pub use outcome::{Failure, Fences, Outcome};
+pub use pytorch_target::PytorchTarget;
 pub use size::{Capacity, Granularity, SizeError};
 
 /// The code in the README is a test, too.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Outcome {
     /// The trace's name.
     pub trace: String,
-    /// The allocator's name.
+    /// The allocator's name, with its options after a colon if it has any.
     pub allocator: String,
     /// The policy's name, for allocators that have one.
     pub policy: Option<String>,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use concertina_bench::{
-    AllocatorName, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Granularity, Outcome, PolicyName,
+    AllocatorList, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Granularity, Outcome, PolicyName,
     TraceFile,
 };
 use concertina_emulator::CostTable;
@@ -25,8 +25,10 @@ pub(crate) use report::shortened;
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  cargo xtask bench                                     all bundled traces, direct and concertina
+  cargo xtask bench                                     all bundled traces, all allocators
   cargo xtask bench t1 s7 --policy both                 two traces, both policies
+  cargo xtask bench t2 --allocators pytorch,pytorch:max_split_size_mb:128,concertina
+                                                        PyTorch's allocator with and without an option
   cargo xtask bench t7 --capacity 1.02x                 a device of 1.02 times what lives at once
   cargo xtask bench s7 --work 1 --check                 with kernels on the streams, looking for races
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
@@ -38,9 +40,10 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "TRACES")]
     pub(crate) traces: Vec<String>,
 
-    /// Allocators to compare.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = AllocatorName::DEFAULT.iter().copied())]
-    pub(crate) allocators: Vec<AllocatorName>,
+    /// Allocators to compare: names between commas. Those of PyTorch take options after a colon, as in
+    /// PYTORCH_CUDA_ALLOC_CONF.
+    #[arg(long, value_name = "NAMES", default_value_t = AllocatorList::default())]
+    pub(crate) allocators: AllocatorList,
 
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -189,7 +192,7 @@ fn load(words: &[String]) -> Result<Vec<LoadedTrace>, XtaskError> {
 fn cases<'a>(args: &BenchArgs, traces: &'a [LoadedTrace], device: &'a DeviceSpec) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
     for trace in traces {
-        for &allocator in &args.allocators {
+        for &allocator in &args.allocators.0 {
             let policies =
                 if allocator.has_policy() { args.policy.policies() } else { &[PolicyName::Balanced] };
             cases.extend(policies.iter().map(|&policy| Case { trace, allocator, policy, device }));

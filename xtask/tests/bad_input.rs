@@ -31,7 +31,11 @@ fn values_of_options() {
     let cases: &[(&[&str], &[&str])] = &[
         (
             &["bench", "--allocators", "direct,jemalloc"],
-            &["--allocators", "`jemalloc`", "direct, concertina"],
+            &["--allocators", "`jemalloc`", "direct, pytorch, pytorch-expandable, concertina"],
+        ),
+        (
+            &["bench", "--allocators", "direct,pytorch:max_split_size_mb:2"],
+            &["--allocators", "`pytorch`", "`max_split_size_mb` is at least 20"],
         ),
         (&["bench", "--capacity", "0"], &["--capacity", "`0`", "a size of 0"]),
         (&["bench", "--capacity", "80GB?"], &["--capacity", "`80GB?`", "`GB?`"]),

@@ -52,11 +52,17 @@ fn each_case_is_an_object_with_the_promised_keys() {
     let outcomes = json(&["s1", "s3", "--policy", "both", "--check"]);
     let cases: Vec<_> = outcomes.iter().map(|o| (&o["trace"], &o["allocator"], &o["policy"])).collect();
     let expected: Vec<Value> = ["s1_middle", "s3_three_holes"].map(Value::from).to_vec();
-    assert_eq!(cases.len(), 6, "{cases:?}");
+    assert_eq!(cases.len(), 10, "{cases:?}");
     for (index, (trace, allocator, policy)) in cases.into_iter().enumerate() {
-        assert_eq!(*trace, expected[index / 3]);
-        let row = [("direct", Value::Null), ("concertina", "lean".into()), ("concertina", "balanced".into())];
-        assert_eq!((allocator, policy), (&Value::from(row[index % 3].0), &row[index % 3].1));
+        assert_eq!(*trace, expected[index / 5]);
+        let row = [
+            ("direct", Value::Null),
+            ("pytorch", Value::Null),
+            ("pytorch-expandable", Value::Null),
+            ("concertina", "lean".into()),
+            ("concertina", "balanced".into()),
+        ];
+        assert_eq!((allocator, policy), (&Value::from(row[index % 5].0), &row[index % 5].1));
     }
     for outcome in &outcomes {
         let keys = keys(outcome);
@@ -83,6 +89,21 @@ fn a_run_that_stops_says_where_and_why() {
     assert_eq!(outcome["failed_at_event"], 5);
     assert!(outcome["error"].as_str().expect("a text").contains("262144000"), "{outcome}");
     assert_eq!(outcome["capacity_bytes"], 600 << 20);
+}
+
+#[test]
+fn options_go_with_the_name_of_their_allocator() {
+    let list = "pytorch,pytorch:max_split_size_mb:128,roundup_power2_divisions:[64:8,>:4],direct";
+    let outcomes = json(&["s1", "--allocators", list, "--check"]);
+    // 100, 200 and 300 MiB, each a segment of its own; 200 are freed, and 250 more asked for. With eight steps between
+    // 64 MiB and 128 and four above, these are 104, 224, 320 and 256.
+    let reserved: Vec<_> =
+        outcomes.iter().map(|o| o["mapped_peak_bytes"].as_u64().expect("bytes") >> 20).collect();
+    assert_eq!(reserved, [850, 904, 650]);
+    let name = outcomes[1]["allocator"].as_str().expect("a name");
+    assert!(name.starts_with("pytorch:max_split_size_mb:128,roundup_power2_divisions:["), "{name}");
+    let text = xtask(&["bench", "s1", "--allocators", "pytorch:max_split_size_mb:128"]);
+    assert!(text.contains("pytorch#1 ") && text.contains("\n#1: pytorch:max_split_size_mb:128\n"), "{text}");
 }
 
 #[test]
@@ -123,7 +144,7 @@ fn the_way_through_libcuda_gives_the_same_figures() {
     let options = ["s3", "--policy", "both", "--check", "--event-lag", "10", "--device"];
     let [direct, through_libcuda] =
         ["emulated", "emulated-cuda"].map(|device| json(&[&options[..], &[device]].concat()));
-    assert_eq!((direct.len(), through_libcuda.len()), (3, 3));
+    assert_eq!((direct.len(), through_libcuda.len()), (5, 5));
     for (ours, theirs) in direct.iter().zip(&through_libcuda) {
         assert_eq!((&ours["device"], &theirs["device"]), (&"emulated".into(), &"emulated-cuda".into()));
         for key in keys(ours).into_iter().filter(|key| !["device", "host_ns_per_event"].contains(key)) {

@@ -1,15 +1,21 @@
 //! What GPU programs would use instead of Concertina, as allocators that traces are replayed on.
 //!
-//! Main types: [`Direct`]. Neighbours: `concertina-trace` replays on them, the benches set them beside Concertina.
+//! Main types: [`Direct`], [`Pytorch`]. Neighbours: `concertina-trace` replays on them, the benches set them beside
+//! Concertina.
 //!
 //! | baseline | what it stands for | what is modelled |
 //! | --- | --- | --- |
 //! | [`Direct`] | no allocator at all: each allocation is a `cudaMalloc`, each free a `cudaFree` | how the driver packs small requests into granules, in the emulator; the time of both calls, from its cost table |
-//!
-//! Caches that keep freed blocks (PyTorch's two modes, RMM's pool) belong here too and are not there yet.
+//! | [`Pytorch`] | PyTorch's caching allocator, native or with expandable segments, with its options | sizes, pools, places and driver calls, as its source has them |
 
 #![forbid(unsafe_code)]
 
 mod direct;
+pub mod pytorch;
 
 pub use direct::{Direct, DirectBlock};
+pub use pytorch::conf::{ConfError, PytorchConf};
+pub use pytorch::error::PytorchError;
+pub use pytorch::rounding::Divisions;
+pub use pytorch::stats::{Level, PytorchStats};
+pub use pytorch::{Pytorch, PytorchBlock};

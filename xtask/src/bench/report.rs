@@ -42,14 +42,18 @@ fn columns(device: DeviceName, work: Option<u64>) -> Vec<Column> {
 /// The table, what failed, and the legend.
 pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
     let mut rows = table(&columns(device.device, device.work), 1);
+    let options = options(outcomes);
     let mut last = "";
     for outcome in outcomes {
         // The name stands once for all rows of a trace.
         let name = if outcome.trace == last { "" } else { &outcome.trace };
         last = &outcome.trace;
-        rows.add_row(row(name, outcome));
+        rows.add_row(row(name, outcome, &options));
     }
     let mut text = figures::text(&rows);
+    for (index, allocator) in options.iter().enumerate() {
+        text.push_str(&format!("#{}: {allocator}\n", index + 1));
+    }
     for outcome in outcomes.iter().filter(|outcome| !outcome.completed) {
         text.push_str(&failure_line(outcome));
     }
@@ -57,11 +61,35 @@ pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
     text
 }
 
-fn row(name: &str, outcome: &Outcome) -> Vec<String> {
+/// The allocators that have options, each once.
+fn options(outcomes: &[Outcome]) -> Vec<&str> {
+    let mut options: Vec<&str> = Vec::new();
+    for allocator in outcomes.iter().map(|outcome| outcome.allocator.as_str()) {
+        if allocator.contains(':') && !options.contains(&allocator) {
+            options.push(allocator);
+        }
+    }
+    options
+}
+
+/// The allocator's name, short enough for its column; where it has options, with the number of the line below the table
+/// that has them.
+fn short_allocator(allocator: &str, options: &[&str]) -> String {
+    let name = match allocator.split(':').next().unwrap_or(allocator) {
+        "pytorch-expandable" => "pytorch-exp",
+        name => name,
+    };
+    match options.iter().position(|known| *known == allocator) {
+        Some(index) => format!("{name}#{}", index + 1),
+        None => name.to_owned(),
+    }
+}
+
+fn row(name: &str, outcome: &Outcome, options: &[&str]) -> Vec<String> {
     let incomplete = if outcome.completed { "" } else { "*" };
     let mut cells = vec![
-        shortened(name, if outcome.work_seed.is_none() { 22 } else { 18 }),
-        format!("{}{incomplete}", outcome.allocator),
+        shortened(name, if outcome.work_seed.is_none() { 20 } else { 16 }),
+        format!("{}{incomplete}", short_allocator(&outcome.allocator, options)),
         outcome.policy.clone().unwrap_or_else(|| "-".to_owned()),
     ];
     if outcome.work_seed.is_none() {
@@ -218,6 +246,10 @@ mod tests {
         let rows = [
             wide("t5_resnet50_multiscale", "concertina", Some("balanced")),
             wide("a_trace_of_someone_with_a_very_long_name", "direct", None),
+            Outcome {
+                completed: false,
+                ..wide("t1_gpt2_train", "pytorch-expandable:large_segment_size_mb:64", None)
+            },
         ];
         let text = report(&rows, &device());
         for line in text.lines() {
@@ -252,6 +284,19 @@ mod tests {
         let text = report(&rows, &device());
         assert_eq!(text.matches("t1").count(), 1, "{text}");
         assert!(text.contains("1,000k"), "{text}");
+    }
+
+    #[test]
+    fn options_stand_below_the_table() {
+        let [split, divisions] = ["pytorch:max_split_size_mb:128", "pytorch:roundup_power2_divisions:4"];
+        let rows = [wide("t1", split, None), wide("t1", divisions, None), wide("t2", split, None)];
+        let text = report(&rows, &device());
+        assert_eq!(
+            (text.matches("pytorch#1 ").count(), text.matches("pytorch#2 ").count()),
+            (2, 1),
+            "{text}"
+        );
+        assert!(text.contains(&format!("\n#1: {split}\n#2: {divisions}\n")), "{text}");
     }
 
     #[test]

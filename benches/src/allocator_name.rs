@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known = "there are: direct, pytorch, pytorch-expandable, concertina";
+        let known = "there are: direct, pytorch, pytorch-expandable, concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");

@@ -196,7 +196,7 @@ fn each_thread_has_its_own_default_stream() {
     };
     let mine = id();
     assert_eq!(id(), mine);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             context.context.bind_to_thread().unwrap();
             assert_ne!(id(), mine);

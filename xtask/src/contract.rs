@@ -22,7 +22,7 @@ use crate::measured_device::{MeasuredDevice, OpenDevice};
 /// Arguments of `contract`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  cargo xtask contract                            on this machine's GPU; nothing else may use its memory
+  cargo xtask contract                            on this machine's GPU, used by nothing else
   cargo xtask contract --device emulated-cuda     over the emulated libcuda
   cargo xtask contract --json out/contract.json   the outcomes as JSON, too")]
 pub(crate) struct ContractArgs {

@@ -11,9 +11,10 @@
 mod emulated;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use concertina::cuda::{DeviceBuffer, Memory, load};
+use concertina::cuda::{DeviceBuffer, Memory};
 use concertina_libcuda::{Launch, Library};
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
@@ -151,9 +152,6 @@ pub(crate) fn run(context: &Arc<CudaContext>, steps: u32) -> Result<Trained, Box
 }
 
 #[allow(dead_code, reason = "the tests call `run`")]
-fn main() -> Result<(), Box<dyn Error>> {
-    let device = emulated::device(kernels)?;
-    load()?;
-    run(&CudaContext::new(0)?, 200)?;
-    emulated::ends_empty(device.as_ref())
+fn main() -> ExitCode {
+    emulated::main(kernels, |context| run(context, 200))
 }

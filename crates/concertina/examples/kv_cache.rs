@@ -12,9 +12,10 @@
 mod emulated;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use concertina::cuda::{DeviceBuffer, GrowableBuffer, Memory, Stream, load};
+use concertina::cuda::{DeviceBuffer, GrowableBuffer, Memory, Stream};
 use concertina_libcuda::{Launch, Library};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
@@ -262,9 +263,6 @@ pub(crate) fn run(context: &Arc<CudaContext>, sequences: usize) -> Result<Served
 }
 
 #[allow(dead_code, reason = "the tests call `run`")]
-fn main() -> Result<(), Box<dyn Error>> {
-    let device = emulated::device(kernels)?;
-    load()?;
-    run(&CudaContext::new(0)?, 100)?;
-    emulated::ends_empty(device.as_ref())
+fn main() -> ExitCode {
+    emulated::main(kernels, |context| run(context, 100))
 }

@@ -10,9 +10,10 @@
 mod emulated;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use concertina::cuda::{DeviceBuffer, Memory, load};
+use concertina::cuda::{DeviceBuffer, Memory};
 use concertina_libcuda::{Launch, Library};
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
@@ -107,10 +108,6 @@ pub(crate) fn run(context: &Arc<CudaContext>, n: usize) -> Result<(), Box<dyn Er
 }
 
 #[allow(dead_code, reason = "the tests call `run`")]
-fn main() -> Result<(), Box<dyn Error>> {
-    let device = emulated::device(kernels)?;
-    // Where there is no driver: an error, not a panic of cudarc's.
-    load()?;
-    run(&CudaContext::new(0)?, 3_000_000)?;
-    emulated::ends_empty(device.as_ref())
+fn main() -> ExitCode {
+    emulated::main(kernels, |context| run(context, 3_000_000))
 }

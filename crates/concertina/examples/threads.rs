@@ -12,11 +12,12 @@
 mod emulated;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use concertina::cuda::{DeviceBuffer, Memory, load};
+use concertina::cuda::{DeviceBuffer, Memory};
 use concertina_libcuda::{Launch, Library};
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
@@ -191,9 +192,6 @@ pub(crate) fn run(context: &Arc<CudaContext>, batches: u32) -> Result<(), Box<dy
 }
 
 #[allow(dead_code, reason = "the tests call `run`")]
-fn main() -> Result<(), Box<dyn Error>> {
-    let device = emulated::device(kernels)?;
-    load()?;
-    run(&CudaContext::new(0)?, 200)?;
-    emulated::ends_empty(device.as_ref())
+fn main() -> ExitCode {
+    emulated::main(kernels, |context| run(context, 200))
 }

@@ -210,15 +210,7 @@ impl<D: Driver> Allocator<D> {
     /// [`Error::Request`] for a maximum of 0 bytes, or beyond what can be addressed; [`Error::OutOfMemory`] when the driver
     /// has no such range of addresses; [`Error::NeedsVirtualMemory`]; [`Error::Driver`], [`Error::ForeignStream`].
     pub fn reserve_growable(&self, max_bytes: u64, stream: &Stream<D>) -> Result<Growable<D>, Error> {
-        let core = self.core_of(stream)?;
-        if self.segment_kind() == SegmentKind::Malloc {
-            let why = match self.driver().capabilities().virtual_memory {
-                true => "it was configured with malloc segments".to_owned(),
-                false => "the device has none".to_owned(),
-            };
-            return Err(Error::NeedsVirtualMemory { what: "a growable", why });
-        }
-        Growable::new(core, max_bytes)
+        Growable::new(self.core_of(stream)?, max_bytes)
     }
 
     /// Gives back to the driver every free frame that no work may use any more. Does not wait. Of malloc segments it gives

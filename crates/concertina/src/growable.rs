@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_vmm::{Address, Driver, StreamId, Use};
+use concertina_vmm::{Address, Driver, SegmentKind, StreamId, Use};
 
 use crate::error::Error;
 use crate::stream::{Stream, StreamCore};
@@ -49,6 +49,14 @@ impl<D: Driver> fmt::Debug for Growable<D> {
 
 impl<D: Driver> Growable<D> {
     pub(crate) fn new(core: &Arc<StreamCore<D>>, max_bytes: u64) -> Result<Self, Error> {
+        let device = core.shared.heaps.device();
+        if device.segment_kind() == SegmentKind::Malloc {
+            let why = match device.driver().capabilities().virtual_memory {
+                true => "it was configured with malloc segments".to_owned(),
+                false => "the device has none".to_owned(),
+            };
+            return Err(Error::NeedsVirtualMemory { what: "a growable", why });
+        }
         let inner = core.shared.heaps.reserve_growable(&core.clock, max_bytes)?;
         Ok(Self { address: inner.address(), inner: Some(inner), max_bytes, core: Arc::clone(core) })
     }

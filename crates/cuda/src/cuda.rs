@@ -63,6 +63,9 @@ impl CudaOptions {
 ///
 /// Errors are returned, or logged by `tracing` where a drop has them, and not put into cudarc's error slot, which is the
 /// program's.
+///
+/// As a [`Driver`] it takes addresses as numbers. Who unmaps or frees what is another's takes it from its owner: programs
+/// leave that to the allocator.
 #[derive(Clone)]
 pub struct Cuda {
     pub(crate) context: Arc<Context>,

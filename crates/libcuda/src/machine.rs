@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -42,8 +43,9 @@ static LOST: AtomicU32 = AtomicU32::new(0);
 static CALLS_AFTER_LOST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The thread's contexts; the last is current.
-    static CONTEXTS: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+    /// The thread's contexts; the last is current. Never dropped, a few bytes a thread: what a program keeps in
+    /// thread-locals of its own calls the driver as it goes, in whatever order.
+    static CONTEXTS: RefCell<ManuallyDrop<Vec<Handle>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Handle that stands for the legacy default stream, beside 0. (`CU_STREAM_LEGACY`.)
@@ -220,5 +222,5 @@ pub(crate) fn push_context(context: Handle) {
 
 /// Takes the current context away and tells which it was.
 pub(crate) fn pop_context() -> Outcome<Handle> {
-    CONTEXTS.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)
+    CONTEXTS.with_borrow_mut(|contexts| contexts.pop()).ok_or(Code::INVALID_CONTEXT)
 }

@@ -7,12 +7,15 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use common::{Context, PAGE, assert_nothing_held, fresh};
 use concertina_libcuda::{Backing, DeviceConfig};
 use cudarc::driver::sys::{self, CUresult, CUstream};
+use cudarc::driver::{CudaContext, CudaSlice};
 
 /// A call of the driver that must be done.
 macro_rules! done {
@@ -62,7 +65,7 @@ fn fills_of_every_width() {
 #[test]
 fn copies_between_any_two_places() {
     let device = fresh(&DeviceConfig { devices: 2, ..DeviceConfig::default() });
-    let (here, there) = (Context::new(), cudarc::driver::CudaContext::new(1).unwrap());
+    let (here, there) = (Context::new(), CudaContext::new(1).unwrap());
     let far = {
         there.bind_to_thread().unwrap();
         here.malloc(64).unwrap()
@@ -84,11 +87,30 @@ fn copies_between_any_two_places() {
     refused!(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD_v2(near, near + PAGE, 8));
     refused!(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(host.as_ptr() as u64, host.as_ptr().cast(), 8));
     refused!(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(near, std::ptr::null(), 8));
+    refused!(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(0, host.as_ptr().cast(), 1));
+    // No bytes at no address, as of an empty buffer.
+    done!(cuMemcpyHtoD_v2(0, host.as_ptr().cast(), 0));
+    done!(cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), 0, 0));
+    done!(cuMemcpyDtoD_v2(0, near, 0));
     here.free(near).unwrap();
     here.free(far).unwrap();
     drop((here, there));
     assert_nothing_held(&device);
     assert!(device.held(1).unwrap().is_empty());
+}
+
+/// What a program keeps in a thread-local goes after the driver's own thread-locals have, if it was first.
+#[test]
+fn destructors_of_thread_locals_may_call() {
+    thread_local! {
+        static KEPT: RefCell<Option<CudaSlice<u8>>> = const { RefCell::new(None) };
+    }
+    let device = fresh(&DeviceConfig::default());
+    let made = || CudaContext::new(0).unwrap().new_stream().unwrap().clone_htod(&[1_u8; 100]).unwrap();
+    thread::spawn(move || KEPT.with_borrow_mut(|kept| *kept = Some(made()))).join().unwrap();
+    assert_eq!(device.calls("cuMemFreeAsync").unwrap(), 1);
+    assert_eq!(device.failures("cuStreamDestroy_v2").unwrap(), 0);
+    assert_nothing_held(&device);
 }
 
 #[test]
@@ -174,7 +196,7 @@ fn each_thread_has_its_own_default_stream() {
     };
     let mine = id();
     assert_eq!(id(), mine);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             context.context.bind_to_thread().unwrap();
             assert_ne!(id(), mine);

@@ -1,4 +1,5 @@
-//! The flag `--emulated`: the same program on an emulated libcuda, with its kernels as closures.
+//! What the examples have in common: the flag `--emulated`, for the same program on an emulated libcuda, with its kernels
+//! as closures; and what is said where it fails.
 //!
 //! Main types: none. Neighbours: every example uses it.
 
@@ -9,24 +10,46 @@ compile_error!(
 );
 
 use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
 
-use concertina_libcuda::{DeviceConfig, FreshDevice, Library, load};
+use concertina_libcuda::{DeviceConfig, Library};
+use cudarc::driver::CudaContext;
 
-/// With `--emulated` on the command line: an emulated device that has `kernels`, to be kept as long as CUDA is used. Then
-/// `libcuda.so` is the emulated one for the whole process, so this comes before the first call of CUDA.
-pub(crate) fn device(
-    kernels: impl FnOnce(&Library) -> Result<(), Box<dyn Error>>,
-) -> Result<Option<FreshDevice>, Box<dyn Error>> {
-    if !std::env::args().any(|argument| argument == "--emulated") {
-        return Ok(None);
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// An example: `run` on GPU 0, or with `--emulated` on the command line on an emulated device that has `kernels`.
+pub(crate) fn main<T>(
+    kernels: impl FnOnce(&Library) -> Outcome,
+    run: impl FnOnce(&Arc<CudaContext>) -> Outcome<T>,
+) -> ExitCode {
+    let emulated = std::env::args().any(|argument| argument == "--emulated");
+    let done = if emulated { run_emulated(kernels, run) } else { run_on_gpu(run) };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
     }
-    let device = load()?.fresh(&DeviceConfig::default())?;
-    kernels(&device)?;
-    println!("on an emulated device");
-    Ok(Some(device))
 }
 
-/// After everything was dropped: an error if the device still holds something.
-pub(crate) fn ends_empty(device: Option<&FreshDevice>) -> Result<(), Box<dyn Error>> {
-    Ok(device.map_or(Ok(()), |device| device.check_nothing_held())?)
+fn run_on_gpu<T>(run: impl FnOnce(&Arc<CudaContext>) -> Outcome<T>) -> Outcome {
+    // Where there is no driver: an error, not a panic of cudarc's.
+    concertina::cuda::load()
+        .map_err(|error| format!("{error}\nwithout a GPU: the same with `-- --emulated`"))?;
+    run(&CudaContext::new(0)?).map(drop)
+}
+
+fn run_emulated<T>(
+    kernels: impl FnOnce(&Library) -> Outcome,
+    run: impl FnOnce(&Arc<CudaContext>) -> Outcome<T>,
+) -> Outcome {
+    // Before the first call of CUDA: `libcuda.so` is the emulated one then, for the whole process.
+    let device = concertina_libcuda::load()?.fresh(&DeviceConfig::default())?;
+    kernels(&device)?;
+    println!("on an emulated device");
+    run(&CudaContext::new(0)?)?;
+    // Everything was dropped.
+    Ok(device.check_nothing_held()?)
 }

@@ -91,7 +91,7 @@ impl concertina_cuda::Home for Home {
         Arc::ptr_eq(&self.memory, &stream.home().memory)
     }
 
-    fn find(&self, stream: &CudaStream) -> Option<Registered> {
+    fn find(&self, stream: &CudaStream) -> Option<Stream> {
         self.memory.find(stream)
     }
 }

@@ -50,12 +50,12 @@ impl Shared {
         self.allocator.driver().context().cu_ctx() == stream.context().cu_ctx()
     }
 
-    pub(super) fn find(&self, stream: &CudaStream) -> Option<Registered> {
+    pub(super) fn find(&self, stream: &CudaStream) -> Option<Stream> {
         if !self.is_of_context(stream) {
             return None;
         }
         let registration = self.streams().get(&Name::of(stream))?.upgrade()?;
-        Some(registration.home.registered.clone())
+        Some(Stream { registration })
     }
 }
 

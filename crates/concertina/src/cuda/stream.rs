@@ -21,7 +21,8 @@ pub(super) struct Registration {
 /// same.
 ///
 /// When the last one is dropped, the stream's free memory serves other streams. Buffers that live stay valid, and are freed
-/// in the stream's order; the stream itself is kept for them.
+/// in the stream's order; the stream itself is kept for them. (A buffer of another stream that cudarc copied on this one
+/// counts as a handle until somebody waits for the copy, or the buffer goes.)
 #[derive(Clone)]
 pub struct Stream {
     pub(super) registration: Arc<Registration>,

@@ -2,8 +2,10 @@
 //!
 //! Main types: none. Neighbours: `values` and `order` have the same with virtual memory.
 
-use concertina::SegmentKind;
-use concertina::cuda::{Cuda, CudaOptions, DeviceBuffer, Error, Memory, OpenError, Stream, VirtualMemory};
+use concertina::cuda::{
+    Cuda, CudaOptions, DeviceBuffer, Error, GrowableBuffer, Memory, OpenError, Stream, VirtualMemory,
+};
+use concertina::{Config, SegmentKind};
 use concertina_libcuda::DeviceConfig;
 use cudarc::driver::PushKernelArg;
 
@@ -27,6 +29,25 @@ fn the_two_lines_are_the_same_and_the_reason_is_told() {
     let refused = Cuda::with_options(&machine.context, &required).map_err(Error::from).unwrap_err();
     assert!(matches!(refused, Error::Open(OpenError::NoVirtualMemory { .. })), "{refused}");
     machine.ends_empty(memory);
+}
+
+#[test]
+fn what_grows_needs_virtual_memory() {
+    let mallocs = Config::builder().segments(SegmentKind::Malloc).build();
+    for (virtual_memory, config, why) in [
+        (false, Config::default(), "the device has none"),
+        (true, mallocs, "it was configured with malloc segments"),
+    ] {
+        let machine = Machine::of(&DeviceConfig { virtual_memory, ..DeviceConfig::default() });
+        let cuda = Cuda::new(&machine.context).unwrap();
+        let memory = Memory::with_driver(cuda, config).unwrap();
+        let stream = memory.stream(&machine.stream()).unwrap();
+        let refused = GrowableBuffer::<u8>::try_with_max_len(&stream, 100).unwrap_err();
+        let text = format!("a growable needs virtual memory, which this allocator does not have: {why}");
+        assert_eq!(refused.to_string(), text);
+        drop(stream);
+        machine.ends_empty(memory);
+    }
 }
 
 /// `y = 2 x + y` twice, on two streams, in memory that another stream had before.

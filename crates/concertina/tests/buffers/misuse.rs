@@ -23,7 +23,7 @@ fn lengths_that_can_not_be_are_refused() {
         assert_eq!(elements, len);
     }
     let error = DeviceBuffer::<u64>::try_zeroed(&stream, usize::MAX).unwrap_err();
-    let text = "18446744073709551615 elements of 8 bytes are more bytes than a number of 64 bits counts";
+    let text = "18446744073709551615 elements of 8 bytes are 2^63 bytes or more: no device has as many";
     assert_eq!(error.to_string(), text);
     // It could be counted, and is more than there is.
     let error = DeviceBuffer::<u8>::try_zeroed(&stream, 65 * PAGE as usize).unwrap_err();

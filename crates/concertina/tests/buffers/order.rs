@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use concertina::cuda::DeviceBuffer;
-use cudarc::driver::PushKernelArg;
+use concertina::cuda::{DeviceBuffer, Stream};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DevicePtrMut, DeviceSlice, PushKernelArg, SyncOnDrop,
+};
 
 use crate::{Flag, Gate, Machine, PAGE, SHAPE};
 
@@ -153,6 +156,59 @@ fn a_copy_on_an_unregistered_stream_is_in_order() {
     stray.memcpy_htod(&[6; 50], &mut buffer).unwrap();
     assert_eq!(other.clone_dtoh(&buffer.on(&others).unwrap()).unwrap(), [6; 50]);
     drop((buffer, homes, others, home, other, stray, fill));
+    machine.ends_empty(memory);
+}
+
+/// The end of a copy by which a stream's last handle goes, and the stream gets late, before the copy is queued: as another
+/// thread may do it.
+struct Retiring {
+    to: CudaSlice<u32>,
+    last_handle: Option<Stream>,
+    late: CudaFunction,
+}
+
+impl DeviceSlice<u32> for Retiring {
+    fn len(&self) -> usize {
+        self.to.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.to.stream()
+    }
+}
+
+impl DevicePtrMut<u32> for Retiring {
+    fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.last_handle = None;
+        // SAFETY: it takes no parameters.
+        unsafe { self.to.stream().launch_builder(&self.late).launch(SHAPE) }.unwrap();
+        self.to.device_ptr_mut(stream)
+    }
+}
+
+#[test]
+fn a_copy_is_waited_for_though_its_stream_retired_meanwhile() {
+    const LEN: usize = PAGE as usize / size_of::<u32>();
+    let machine = Machine::new();
+    let memory = machine.memory();
+    let [home, other] = [(); 2].map(|()| machine.stream());
+    let [homes, others] = [&home, &other].map(|stream| memory.stream(stream).unwrap());
+    let gate = Gate::default();
+    let kernels_gate = gate.clone();
+    let late = machine.kernel("late", &[], move |_| kernels_gate.pass());
+    let buffer = DeviceBuffer::try_from_slice(&homes, &vec![2_u32; LEN]).unwrap();
+    let mut copy = Retiring { to: other.alloc_zeros(LEN).unwrap(), last_handle: Some(others), late };
+    // So that nothing holds the registration back.
+    other.synchronize().unwrap();
+    other.memcpy_dtod(&buffer, &mut copy).unwrap();
+    drop(buffer);
+    // The next owner of the same frame.
+    let mut next = DeviceBuffer::<u32>::try_zeroed(&homes, LEN).unwrap();
+    next.fill(9).unwrap();
+    machine.let_others_run();
+    gate.open();
+    assert!(other.clone_dtoh(&copy.to).unwrap().iter().all(|&element| element == 2));
+    drop((next, copy, homes, home, other));
     machine.ends_empty(memory);
 }
 

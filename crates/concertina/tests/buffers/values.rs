@@ -42,6 +42,10 @@ fn a_buffer_of_no_elements_takes_no_memory() {
     drop(empty.on(&other).unwrap());
     drop(empty.on_mut(&other).unwrap());
     assert_eq!(empty.slice(..).unwrap().len(), 0);
+    let cuda_stream = stream.cuda_stream();
+    cuda_stream.memset_zeros(&mut empty).unwrap();
+    cuda_stream.memcpy_htod(&[], &mut empty).unwrap();
+    assert_eq!(cuda_stream.clone_dtoh(&empty).unwrap(), []);
     let stats = memory.allocator().stats();
     assert_eq!((stats.live_blocks, stats.mapped_bytes), (0, 0));
     assert_eq!(machine.libcuda.calls("cuEventRecord").unwrap(), 0);

@@ -10,8 +10,8 @@ use concertina_vmm::{DriverError, DriverErrorKind};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BufferError {
-    /// The elements together have more bytes than can be counted.
-    #[error("{elements} elements of {element_bytes} bytes are more bytes than a number of 64 bits counts")]
+    /// The elements together have more bytes than any program can address.
+    #[error("{elements} elements of {element_bytes} bytes are 2^63 bytes or more: no device has as many")]
     TooLong {
         /// How many elements were asked for.
         elements: usize,

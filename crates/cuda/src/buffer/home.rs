@@ -101,6 +101,6 @@ pub trait Home: Sealed + Send + Sync + Sized {
     /// Whether a stream is registered with the same allocator.
     fn knows(&self, stream: &Self::Stream) -> bool;
 
-    /// The registration of a stream of the driver, if it has one with the same allocator.
-    fn find(&self, stream: &CudaStream) -> Option<Registered>;
+    /// The registration of a stream of the driver, if it has one with the same allocator. It lasts as long as the handle.
+    fn find(&self, stream: &CudaStream) -> Option<Self::Stream>;
 }

@@ -8,7 +8,7 @@ use concertina_vmm::{DriverErrorKind, StreamClock};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 
 use super::error::BufferError;
-use super::home::{Home, Registered};
+use super::home::Home;
 use super::uses::{Access, Claim, Uses};
 use crate::status::nearest_code;
 
@@ -24,7 +24,7 @@ pub(crate) enum Bytes<H: Home> {
 pub(crate) struct Owner<H: Home> {
     home: Arc<H>,
     bytes: Bytes<H>,
-    uses: Mutex<Uses>,
+    uses: Mutex<Uses<H::Stream>>,
 }
 
 impl<H: Home> Owner<H> {
@@ -72,7 +72,7 @@ impl<H: Home> Owner<H> {
         self.home.registered().clock()
     }
 
-    fn uses(&self) -> MutexGuard<'_, Uses> {
+    fn uses(&self) -> MutexGuard<'_, Uses<H::Stream>> {
         // Nothing that can panic happens between two changes under the lock.
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,9 +134,18 @@ impl<H: Home> Owner<H> {
         if self.is_empty() {
             return Some(SyncOnDrop::Sync(None));
         }
-        match self.registration(stream) {
-            Some(registered) => {
-                begun(self.begin(registered.clock(), access, claim)).then_some(SyncOnDrop::Sync(None))
+        let home = self.home.registered();
+        if home.stream().is_same(stream) {
+            // The bytes keep it registered.
+            return begun(self.begin(home.clock(), access, claim)).then_some(SyncOnDrop::Sync(None));
+        }
+        match self.home.find(stream) {
+            Some(registration) => {
+                let clock = Arc::clone(registration.as_ref().clock());
+                begun(self.begin(&clock, access, claim)).then(|| {
+                    self.uses().keep(&clock, registration);
+                    SyncOnDrop::Sync(None)
+                })
             }
             None => {
                 // Nobody tells when the copy has been queued, and nobody keeps the stream for an event of ours: so the
@@ -146,12 +155,6 @@ impl<H: Home> Owner<H> {
                 begun(self.host_waits(access, claim)).then(|| SyncOnDrop::sync_stream(stream))
             }
         }
-    }
-
-    fn registration(&self, stream: &CudaStream) -> Option<Registered> {
-        let home = self.home.registered();
-        let own = home.stream();
-        if own.is_same(stream) { Some(home.clone()) } else { self.home.find(stream) }
     }
 
     fn host_waits(&self, access: Access, claim: Claim) -> Result<(), BufferError> {

@@ -66,22 +66,22 @@ impl Last {
     }
 }
 
-#[derive(Debug)]
-struct OnStream {
+struct OnStream<K> {
     clock: Arc<StreamClock>,
     read: Last,
     write: Last,
+    // While uses are open that nobody else keeps the stream registered for.
+    kept: Option<K>,
 }
 
-/// The uses of one buffer that something may still have to wait for.
-#[derive(Debug)]
-pub(crate) struct Uses {
+/// The uses of one buffer that something may still have to wait for. `K` keeps a stream registered.
+pub(crate) struct Uses<K> {
     // Of the home stream only the writes: its reads leave no trace.
     written_at_home: Last,
-    elsewhere: Vec<OnStream>,
+    elsewhere: Vec<OnStream<K>>,
 }
 
-impl Uses {
+impl<K> Uses<K> {
     /// Those of a new block. Its allocation is the first write: the home stream may have been made to wait for a use of
     /// the frames elsewhere, and whoever comes next comes after that.
     pub(crate) fn new() -> Self {
@@ -119,6 +119,12 @@ impl Uses {
             self.written_at_home.begin();
         }
         Ok(())
+    }
+
+    /// Keeps the stream of this clock registered as long as a use there is open. Else its registration could end before
+    /// the use is queued, and the event of its end would not cover it.
+    pub(crate) fn keep(&mut self, stream: &Arc<StreamClock>, registration: K) {
+        self.entry(stream).kept = Some(registration);
     }
 
     /// What was begun has been queued.
@@ -166,6 +172,9 @@ impl Uses {
             if access == Access::Write {
                 tick = tick.max(other.read.until(fences, id, claim));
             }
+            if other.read.open == 0 && other.write.open == 0 {
+                other.kept = None;
+            }
             uses.extend(tick.map(|tick| Use { stream: id, tick }));
         }
         uses
@@ -180,7 +189,7 @@ impl Uses {
 
     /// The clocks of the streams of such uses.
     pub(crate) fn clocks(&self, uses: &[Use]) -> impl Iterator<Item = &StreamClock> {
-        let of = |on: &&OnStream| uses.iter().any(|use_| use_.stream == on.clock.stream());
+        let of = |on: &&OnStream<K>| uses.iter().any(|use_| use_.stream == on.clock.stream());
         self.elsewhere.iter().filter(of).map(|on| &*on.clock)
     }
 
@@ -189,18 +198,23 @@ impl Uses {
         self.written_at_home.begin();
     }
 
-    fn entry(&mut self, stream: &Arc<StreamClock>) -> &mut OnStream {
+    fn entry(&mut self, stream: &Arc<StreamClock>) -> &mut OnStream<K> {
         let known = self.elsewhere.iter().position(|on| on.clock.stream() == stream.stream());
         let index = known.unwrap_or_else(|| {
             let clock = Arc::clone(stream);
-            self.elsewhere.push(OnStream { clock, read: Last::default(), write: Last::default() });
+            self.elsewhere.push(OnStream {
+                clock,
+                read: Last::default(),
+                write: Last::default(),
+                kept: None,
+            });
             self.elsewhere.len() - 1
         });
         &mut self.elsewhere[index]
     }
 }
 
-impl OnStream {
+impl<K> OnStream<K> {
     fn of(&mut self, access: Access) -> &mut Last {
         match access {
             Access::Read => &mut self.read,

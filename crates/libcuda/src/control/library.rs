@@ -58,7 +58,8 @@ impl Library {
         &self.path
     }
 
-    /// Fresh devices, for the caller alone until it drops them: others who ask wait. For tests, which share a process.
+    /// Fresh devices, for the caller alone until it drops them: others who ask wait, so that a thread which has some and
+    /// asks again waits for ever. For tests, which share a process.
     ///
     /// # Errors
     /// As [`Library::reset`].

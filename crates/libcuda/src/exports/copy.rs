@@ -22,14 +22,20 @@ enum Wait {
     No,
 }
 
-fn device_place(machine: &Machine, address: u64) -> Outcome<Place> {
-    let device = machine.of_address(address)?;
-    Ok(Place::Device(Arc::clone(&device.memory), address))
-}
-
 /// One address space: what is no device's is the host's.
 fn any_place(machine: &Machine, address: u64) -> Place {
-    device_place(machine, address).unwrap_or(Place::Host(address as usize))
+    match machine.of_address(address) {
+        Ok(device) => Place::Device(Arc::clone(&device.memory), address),
+        Err(_) => Place::Host(address as usize),
+    }
+}
+
+/// An address that must be a device's. Of no bytes any one is right, as null is for an empty buffer.
+fn device_place(machine: &Machine, address: u64, bytes: usize) -> Outcome<Place> {
+    match any_place(machine, address) {
+        Place::Host(_) if bytes > 0 => Err(Code::INVALID_VALUE),
+        place => Ok(place),
+    }
 }
 
 fn copy(machine: &Machine, to: Place, from: Place, bytes: usize, stream: Handle, wait: Wait) -> Outcome {
@@ -75,7 +81,7 @@ fn fill(address: u64, pattern: Pattern, count: usize, stream: Handle, wait: Wait
     if !address.is_multiple_of(pattern.width()) {
         return Err(Code::INVALID_VALUE);
     }
-    let to = device_place(&machine, address)?;
+    let to = device_place(&machine, address, count)?;
     to.check(bytes, Intent::Write)?;
     device.submit(&stream, Work::Fill { to, pattern, count: count as u64 })?;
     if wait == Wait::Yes && stream.capture().is_none() {
@@ -87,19 +93,19 @@ fn fill(address: u64, pattern: Pattern, count: usize, stream: Handle, wait: Wait
 
 fn to_device(to: u64, from: *const c_void, bytes: usize, stream: Handle, wait: Wait) -> Outcome {
     let machine = machine::get()?;
-    let to = device_place(&machine, to)?;
+    let to = device_place(&machine, to, bytes)?;
     copy(&machine, to, Place::Host(from as usize), bytes, stream, wait)
 }
 
 fn to_host(to: *mut c_void, from: u64, bytes: usize, stream: Handle, wait: Wait) -> Outcome {
     let machine = machine::get()?;
-    let from = device_place(&machine, from)?;
+    let from = device_place(&machine, from, bytes)?;
     copy(&machine, Place::Host(to as usize), from, bytes, stream, wait)
 }
 
 fn on_device(to: u64, from: u64, bytes: usize, stream: Handle, wait: Wait) -> Outcome {
     let machine = machine::get()?;
-    let (to, from) = (device_place(&machine, to)?, device_place(&machine, from)?);
+    let (to, from) = (device_place(&machine, to, bytes)?, device_place(&machine, from, bytes)?);
     copy(&machine, to, from, bytes, stream, wait)
 }
 

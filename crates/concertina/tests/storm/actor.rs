@@ -91,13 +91,16 @@ impl Actor {
             }
             Op::Rewrite { nth } => {
                 if let Some(live) = self.nth(nth) {
-                    live.readers.iter().for_each(|(_, reader)| site.emulator.queue_wait(&live.stream, reader));
+                    live.readers
+                        .iter()
+                        .for_each(|(_, reader)| site.emulator.queue_wait(&live.stream, reader));
                     let write = Access::write(live.allocation.address(), live.allocation.bytes());
                     site.queue(&live.stream, Work::new("rewrite").touching(write.of_block(live.block)));
                 }
             }
             Op::Record { event, stream } => {
-                let recorded = site.emulator.event_record(&self.events[event], &site.streams.read()[stream].own);
+                let recorded =
+                    site.emulator.event_record(&self.events[event], &site.streams.read()[stream].own);
                 site.own_records.fetch_add(recorded.is_ok().into(), Ordering::Relaxed);
             }
             Op::Await { event, stream } => {
@@ -125,7 +128,11 @@ impl Actor {
             | Op::Complete { .. }
             | Op::CompleteAll
             | Op::Replace { .. } => site.step(op),
-            Op::Reserve { .. } | Op::Grow { .. } | Op::Shrink { .. } | Op::Share { .. } | Op::Discard { .. } => {
+            Op::Reserve { .. }
+            | Op::Grow { .. }
+            | Op::Shrink { .. }
+            | Op::Share { .. }
+            | Op::Discard { .. } => {
                 self.growable_step(op);
             }
         }
@@ -165,7 +172,8 @@ impl Actor {
     pub(crate) fn must_allocate(&mut self, bytes: u64) {
         let site = Arc::clone(&self.site);
         let allocation = site.allocator.allocate(Layout::new(bytes), &site.streams.read()[0].registered);
-        let allocation = allocation.unwrap_or_else(|error| panic!("all is free, and does not serve: {error}"));
+        let allocation =
+            allocation.unwrap_or_else(|error| panic!("all is free, and does not serve: {error}"));
         drop(allocation);
     }
 

@@ -55,7 +55,10 @@ fn kinds(mutation: Mutation) -> BTreeSet<Kind> {
 /// use that nobody waits for is none that an unmap waits for, either.)
 fn assert_found(mutation: Mutation, expected: &[Kind]) {
     let found = kinds(mutation);
-    assert!(expected.iter().all(|kind| found.contains(kind)), "{mutation:?}: {found:?}, not all of {expected:?}");
+    assert!(
+        expected.iter().all(|kind| found.contains(kind)),
+        "{mutation:?}: {found:?}, not all of {expected:?}"
+    );
     assert!(!found.contains(&Kind::Other), "{mutation:?}: {found:?}");
 }
 
@@ -94,4 +97,18 @@ fn a_host_that_does_not_wait_is_found() {
 #[test]
 fn memory_without_access_is_found() {
     assert_found(Mutation::DropSetAccess, &[Kind::NoAccess]);
+}
+
+/// The storm prints short programs: two blocks, and what lies between them.
+#[test]
+fn a_program_that_fails_is_made_short() {
+    let steal = |program: &Program| {
+        let races = program.reports_of(Mutation::DropStreamWaits);
+        races.iter().find(|race| kind(race) == Kind::Steal).map(ToString::to_string)
+    };
+    let mut programs = (0..SEEDS).map(|seed| Program::new(seed, 3, STEPS));
+    let (why, program) = programs.find_map(|program| Some((steal(&program)?, program))).unwrap();
+    let failure = program.shortened(why, steal);
+    assert_eq!(steal(&failure.program).as_ref(), Some(&failure.why));
+    assert!(failure.program.steps.len() <= 12, "{failure}");
 }

@@ -4,6 +4,7 @@
 
 use core::fmt;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
 
 use concertina_emulator::Race;
 
@@ -11,7 +12,7 @@ use crate::actor::Actor;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::mutation::Mutation;
-use crate::op::Op;
+use crate::op::{Likings, Op};
 use crate::setup::Setup;
 use crate::site::{Site, Together};
 
@@ -66,12 +67,13 @@ impl Program {
     pub(crate) fn new(seed: u64, threads: usize, steps: usize) -> Self {
         let mut dice = Dice::new(seed);
         let setup = Setup::draw(&mut dice);
-        let steps =
-            (0..steps).map(|_| Step { thread: dice.index(threads), op: Op::draw(&setup, &mut dice) }).collect();
+        let likings = Likings::draw(&mut dice);
+        let mut step = || Step { thread: dice.index(threads), op: likings.step(&setup, &mut dice) };
+        let steps = (0..steps).map(|_| step()).collect();
         Self { seed, setup, threads, steps }
     }
 
-    fn actors(&self, site: &std::sync::Arc<Site>) -> Vec<Actor> {
+    fn actors(&self, site: &Arc<Site>) -> Vec<Actor> {
         (0..self.threads).map(|_| Actor::new(site)).collect()
     }
 
@@ -144,7 +146,7 @@ impl Program {
 
     /// The same without most of the steps that are not needed for it to fail: runs of steps are left out, shorter and shorter
     /// ones, as long as it still does.
-    pub(crate) fn shortened(mut self, mut why: String) -> Failure {
+    pub(crate) fn shortened(mut self, mut why: String, fails: impl Fn(&Self) -> Option<String>) -> Failure {
         let mut tries = 0;
         let mut length = self.steps.len().div_ceil(2);
         while length > 0 {
@@ -154,9 +156,9 @@ impl Program {
                 let steps = [&self.steps[..at], &self.steps[end..]].concat();
                 let shorter = Self { steps, ..self.clone() };
                 tries += 1;
-                match shorter.run(Together::InTurn) {
-                    Err(now) => (self, why) = (shorter, now),
-                    Ok(_) => at = end,
+                match fails(&shorter) {
+                    Some(now) => (self, why) = (shorter, now),
+                    None => at = end,
                 }
             }
             length /= 2;

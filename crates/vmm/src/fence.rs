@@ -81,6 +81,8 @@ struct Timeline<D: Driver> {
     events: VecDeque<(u64, Arc<D::Event>)>,
     // What work queued on this stream from now on comes after: the stream's row of the known-order table.
     known: Vec<(StreamId, u64)>,
+    // The first tick that a wait of ours stands before, since the program told of the stream for the last time.
+    waited: Option<u64>,
     // Once nothing is queued on it any more: the last tick that somebody may ask about.
     last: Option<u64>,
     forgotten: bool,
@@ -99,6 +101,14 @@ impl<D: Driver> Timeline<D> {
 
     fn covered(&self) -> u64 {
         self.events.back().map_or(self.done, |(tick, _)| (*tick).max(self.done))
+    }
+
+    /// Ends the running tick because the program tells that it waited for the stream, and returns the last one that this
+    /// is true of. Another thread's request may have put a wait into the stream in between, of which the program knows
+    /// nothing: what is behind it was not waited for.
+    fn told(&mut self) -> u64 {
+        let tick = self.clock.end_tick();
+        self.waited.take().map_or(tick, |waited| waited - 1)
     }
 
     fn knows(&self, use_: Use) -> bool {
@@ -252,6 +262,7 @@ impl<D: Driver> Fences<D> {
             done: 0,
             events: VecDeque::new(),
             known: Vec::new(),
+            waited: None,
             last: None,
             forgotten: false,
         }));
@@ -393,10 +404,13 @@ impl<D: Driver> Fences<D> {
             let at = on.events.partition_point(|(tick, _)| *tick < use_.tick);
             let Some((tick, event)) = on.events.get(at) else { continue };
             let tick = *tick;
+            // What is freed behind the wait is no use that ended before it.
+            let before = waiting.clock.end_tick();
             self.device.stream_wait(&waiting.stream, event)?;
             inner.counts.waits += 1;
             if let Some(waiting) = inner.timeline_mut(waiter) {
                 waiting.learn(Use { stream: use_.stream, tick });
+                waiting.waited.get_or_insert(before + 1);
                 // Something was queued after all.
                 waiting.last = waiting.last.map(|_| waiting.clock.now().tick);
             }
@@ -438,25 +452,29 @@ impl<D: Driver> Fences<D> {
         if waited {
             self.device.event_synchronize(&event)?;
         }
+        // So that it can be used again.
+        drop(event);
         let mut inner = self.inner.lock();
         inner.counts.host_waits += u64::from(waited);
         inner.note_done(use_.stream, tick);
         Ok(())
     }
 
-    /// The program told its own wait: work queued on `waiter` from now on comes after all queued on `on` so far.
+    /// The program told its own wait: work queued on `waiter` from now on comes after all queued on `on` so far, up to the
+    /// first wait that was put into `on` here since the program told of it for the last time: another thread may
+    /// have caused that one after the program's wait.
     pub fn note_wait(&self, waiter: StreamId, on: StreamId) {
         let mut inner = self.inner.lock();
-        let Some(tick) = inner.timeline(on).map(|timeline| timeline.clock.end_tick()) else { return };
+        let Some(tick) = inner.timeline_mut(on).map(Timeline::told) else { return };
         if let Some(timeline) = inner.timeline_mut(waiter) {
             timeline.learn(Use { stream: on, tick });
         }
     }
 
-    /// The program told that its host has waited for the stream: all queued there so far is done.
+    /// The program told that its host has waited for the stream: all queued there so far is done, up to a wait as above.
     pub fn note_synchronized(&self, stream: StreamId) {
         let mut inner = self.inner.lock();
-        let Some(tick) = inner.timeline(stream).map(|timeline| timeline.clock.end_tick()) else { return };
+        let Some(tick) = inner.timeline_mut(stream).map(Timeline::told) else { return };
         inner.note_done(stream, tick);
     }
 

@@ -146,6 +146,36 @@ fn what_the_program_tells_costs_nothing() {
     assert_eq!(fixture.counts(), (0, 0, 0));
 }
 
+/// The program waits for a stream and tells it a moment later. In between, another thread's request makes that stream wait for
+/// a third one, and frees what the third used in its order: that was not waited for.
+#[test]
+fn what_is_told_does_not_hold_for_waits_that_the_program_does_not_know_of() {
+    let fixture = Fixture::new(EventCompletion::ByHand, 3);
+    let (home, reader, other) = (fixture.id(0), fixture.id(1), fixture.id(2));
+    let used = fixture.use_on(1);
+    let early = fixture.use_on(0);
+    // The program's own wait for `home` ends here.
+    fixture.fences.wait(home, &[used]).unwrap();
+    let behind = fixture.use_on(0);
+    fixture.fences.note_synchronized(home);
+    assert!(fixture.fences.is_done(early));
+    assert!(!fixture.fences.is_done(behind) && !fixture.fences.is_done(used));
+    // What the program waits for from now on comes after that wait.
+    fixture.fences.note_synchronized(home);
+    assert!(fixture.fences.is_done(behind));
+
+    // The same on the device: `other` waits for `home`, and after that `home` for `reader`.
+    let used = fixture.use_on(1);
+    let early = fixture.use_on(0);
+    fixture.fences.wait(home, &[used]).unwrap();
+    let behind = fixture.use_on(0);
+    fixture.fences.note_wait(other, home);
+    assert!(fixture.fences.is_ordered(other, early) && !fixture.fences.is_ordered(other, behind));
+    fixture.fences.note_wait(other, home);
+    assert!(fixture.fences.is_ordered(other, behind));
+    assert!(!fixture.fences.is_done(Use { stream: reader, tick: used.tick }));
+}
+
 #[test]
 fn the_host_waits_only_for_what_is_not_done() {
     let fixture = Fixture::new(EventCompletion::ByHand, 1);

@@ -139,7 +139,10 @@ impl Actor {
     }
 
     fn allocate(&mut self, layout: Layout, user: &UserStream) {
-        match self.site.allocator.allocate(layout, &user.registered) {
+        let untold = self.site.nobody_tells([&user.own]);
+        let allocated = self.site.allocator.allocate(layout, &user.registered);
+        drop(untold);
+        match allocated {
             Ok(allocation) => {
                 let address = allocation.address();
                 assert!(address.is_aligned_to(layout.alignment()), "{address} is not aligned for {layout:?}");
@@ -191,7 +194,8 @@ impl Actor {
 impl Site {
     fn free(&self, live: Live, by: FreeBy) {
         let streams = self.streams.read();
-        let _untold = self.telling.read();
+        let readers = live.readers.iter().map(|(_, reader)| reader);
+        let _untold = self.nobody_tells(readers.chain([&live.stream]));
         // A program that has dropped a stream queues nothing there any more, but for its own blocks.
         let registered = |id: StreamId| streams.iter().any(|user| user.registered.id() == id);
         for (_, reader) in live.readers.iter().filter(|(id, _)| registered(*id)) {
@@ -211,7 +215,7 @@ impl Site {
     }
 
     fn read_elsewhere(&self, live: &mut Live, user: &UserStream) {
-        let _untold = self.telling.read();
+        let _untold = self.nobody_tells([&user.own]);
         // What the block holds was written on its own stream: the program puts the reader behind that.
         self.emulator.queue_wait(&user.own, &live.stream);
         self.queue(&user.own, live.read("read elsewhere"));
@@ -226,8 +230,8 @@ impl Site {
         match *op {
             Op::Wait { waiter, on, told } => {
                 let streams = self.streams.read();
-                let _told = told.then(|| self.telling.write());
                 let (waiter, on) = (&streams[waiter], &streams[on]);
+                let _told = told.then(|| self.telling_of(&on.own, &waiter.own));
                 self.emulator.queue_wait(&waiter.own, &on.own);
                 if told {
                     waiter.registered.note_wait(&on.registered);
@@ -235,14 +239,14 @@ impl Site {
             }
             Op::Synchronize { stream, told } => {
                 let streams = self.streams.read();
-                let _told = told.then(|| self.telling.write());
+                let _told = told.then(|| self.telling_of(&streams[stream].own, &streams[stream].own));
                 self.emulator.synchronize_stream(&streams[stream].own).expect("nothing hangs");
                 if told {
                     streams[stream].registered.note_synchronized();
                 }
             }
             Op::SynchronizeDevice { told } => {
-                let _told = told.then(|| self.telling.write());
+                let _told = told.then(|| self.telling_of_all());
                 self.emulator.synchronize_device().expect("nothing hangs");
                 if told {
                     self.allocator.note_device_synchronized();

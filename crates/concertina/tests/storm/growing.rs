@@ -36,6 +36,11 @@ impl LiveGrowable {
         self.runs.last().map_or(0, |run| run.end)
     }
 
+    /// The streams that use it.
+    fn users(&self) -> impl Iterator<Item = &EmulatedStream> {
+        self.readers.iter().map(|(_, reader)| reader).chain([&self.stream])
+    }
+
     fn at(&self, offset: u64) -> Address {
         self.growable.address().add(offset)
     }
@@ -76,7 +81,7 @@ impl Actor {
             Op::Share { nth, stream } => {
                 if let Some(live) = self.growable(nth) {
                     let streams = site.streams.read();
-                    let _untold = site.telling.read();
+                    let _untold = site.nobody_tells([&streams[stream].own]);
                     live.readers.push((streams[stream].registered.id(), streams[stream].own.clone()));
                     if site.mutation != Mutation::ForgetUses {
                         live.growable.record_stream(&streams[stream].registered).expect("of this allocator");
@@ -104,7 +109,9 @@ impl Site {
         if bytes == before {
             return;
         }
+        let untold = self.nobody_tells([&live.stream]);
         let grown = live.growable.grow_to(bytes);
+        drop(untold);
         if let Err(error) = grown {
             assert_eq!(live.growable.bytes(), before, "a growth that fails changes nothing");
             return self.refused(&error);
@@ -132,7 +139,7 @@ impl Site {
 
     fn shrink(&self, live: &mut LiveGrowable, bytes: u64) {
         let streams = self.streams.read();
-        let _untold = self.telling.read();
+        let _untold = self.nobody_tells(live.users());
         self.use_from(live, bytes, &streams);
         let address = live.growable.address();
         // Before the allocator is told, so that nobody else has the bytes by then. A block that loses its end stays one.
@@ -156,7 +163,7 @@ impl Site {
 
     fn discard(&self, live: LiveGrowable) {
         let streams = self.streams.read();
-        let _untold = self.telling.read();
+        let _untold = self.nobody_tells(live.users());
         self.use_from(&live, 0, &streams);
         for run in &live.runs {
             self.take_back(live.at(run.start), run.end - run.start, &run.pieces);

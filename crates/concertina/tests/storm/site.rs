@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use concertina::{Address, Allocator, CrossStream, Error, Stream};
 use concertina_emulator::{Access, BlockId, EmulatedStream, Emulator, Piece, Work};
 use concertina_vmm::Call;
-use concertina_vmm::sync::{Mutex, RwLock};
+use concertina_vmm::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::actor::{Actor, Live};
 use crate::coverage::Coverage;
@@ -25,6 +25,17 @@ pub(crate) struct UserStream {
     pub(crate) registered: Stream<MutantDriver>,
     pub(crate) own: EmulatedStream,
     pub(crate) rule: CrossStream,
+}
+
+/// Which of the locks is the stream's.
+fn lock_of(stream: &EmulatedStream) -> usize {
+    stream.number() as usize % STREAMS
+}
+
+/// The locks of somebody who waits for a stream and tells so.
+pub(crate) struct Telling<'a> {
+    _shared: Option<RwLockReadGuard<'a, ()>>,
+    _alone: RwLockWriteGuard<'a, ()>,
 }
 
 /// How the threads of a program run.
@@ -44,9 +55,10 @@ pub(crate) struct Site {
     pub(crate) together: Together,
     /// Those that a program has now. Whoever queues work keeps them from being dropped meanwhile.
     pub(crate) streams: RwLock<Vec<UserStream>>,
-    /// Held by those who free, and alone by those who tell of a wait: what is told must be true until it is told.
-    /// Taken after `streams`.
-    pub(crate) telling: RwLock<()>,
+    /// The program's own locks, one for some streams: shared by those who ask or free something on a stream, and held alone by
+    /// those who wait for it and tell so, since what is told must be true until it is told. Taken after `streams`, in
+    /// their order.
+    telling: [RwLock<()>; STREAMS],
     pub(crate) passed: Mutex<Vec<Live>>,
     pub(crate) coverage: Mutex<Coverage>,
     ledger: Mutex<Ledger>,
@@ -70,7 +82,7 @@ impl Site {
             mutation,
             together,
             streams: RwLock::default(),
-            telling: RwLock::default(),
+            telling: Default::default(),
             passed: Mutex::default(),
             coverage: Mutex::default(),
             ledger: Mutex::default(),
@@ -100,6 +112,33 @@ impl Site {
 
     pub(crate) fn count(&self, what: &'static str) {
         self.coverage.lock().add(what, 1);
+    }
+
+    /// Nobody tells of these streams for as long as this is held.
+    pub(crate) fn nobody_tells<'a>(
+        &self,
+        streams: impl IntoIterator<Item = &'a EmulatedStream>,
+    ) -> Vec<RwLockReadGuard<'_, ()>> {
+        let mut locks: Vec<usize> = streams.into_iter().map(|stream| lock_of(stream)).collect();
+        locks.sort_unstable();
+        locks.dedup();
+        locks.into_iter().map(|lock| self.telling[lock].read()).collect()
+    }
+
+    /// Nobody else asks or frees anything on the stream for as long as this is held, and nobody tells of `waiter`.
+    pub(crate) fn telling_of(&self, stream: &EmulatedStream, waiter: &EmulatedStream) -> Telling<'_> {
+        let (stream, waiter) = (lock_of(stream), lock_of(waiter));
+        let shared = |first: bool| {
+            (stream != waiter && (waiter < stream) == first).then(|| self.telling[waiter].read())
+        };
+        let before = shared(true);
+        let alone = self.telling[stream].write();
+        Telling { _shared: before.or_else(|| shared(false)), _alone: alone }
+    }
+
+    /// The same for all streams.
+    pub(crate) fn telling_of_all(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
+        self.telling.iter().map(RwLock::write).collect()
     }
 
     // --- work -------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ pub(crate) struct History {
     seen: usize,
     /// Everything before this position is done; by hand only.
     completed: usize,
-    /// The first wait of the fences' own since the program told of the stream.
-    waited: Option<usize>,
+    /// Where the first unasked wait is, and what such waits are for.
+    unasked: Option<(usize, Vec<ModelUse>)>,
     /// Nothing is queued from here on; once this position is seen done, a stream to be forgotten is.
     pub(crate) left: Option<usize>,
     to_be_forgotten: bool,
@@ -228,7 +228,6 @@ impl Model {
             let (on, at) = self.cover_of(use_).expect("it was just covered");
             self.call(EventCall::Wait { waiter, on })?;
             let history = &mut self.streams[waiter];
-            history.waited.get_or_insert(history.items.len());
             history.items.push(Item::Wait { on: use_.stream, until: at + 1, known: at + 1 });
             self.counts.waits += 1;
             if history.left.is_some() {
@@ -276,11 +275,29 @@ impl Model {
         }
     }
 
-    /// Up to where the program may tell of the stream: everything queued so far, but for what is behind a wait that it may
-    /// know nothing of.
-    fn told(&mut self, stream: usize) -> usize {
+    /// A wait that the program knows nothing of is about to be put into the stream.
+    pub(crate) fn note_unasked(&mut self, stream: usize, uses: &[ModelUse]) {
+        let new: Vec<ModelUse> =
+            uses.iter().copied().filter(|use_| !self.is_ordered(stream, *use_)).collect();
         let history = &mut self.streams[stream];
-        history.waited.take().unwrap_or(history.items.len())
+        if !new.is_empty() && !history.forgotten {
+            history.unasked.get_or_insert((history.items.len(), Vec::new())).1.extend(new);
+        }
+    }
+
+    /// Up to where the program may tell of the stream: everything queued so far, but for what is behind an unasked wait
+    /// whose uses are not seen done.
+    fn told(&mut self, stream: usize) -> usize {
+        let all = self.streams[stream].items.len();
+        let Some((at, uses)) = self.streams[stream].unasked.take() else { return all };
+        for use_ in &uses {
+            let _ = self.poll(use_.stream);
+        }
+        if uses.iter().all(|use_| self.is_done(*use_)) {
+            return all;
+        }
+        self.streams[stream].unasked = Some((at, uses));
+        at
     }
 
     /// A position of its own behind everything that is queued.

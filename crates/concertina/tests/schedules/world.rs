@@ -207,7 +207,10 @@ impl World {
 
         // All memory there is can be had as one block, by each stream in turn; what others used is waited for on the
         // device, or by the host where the device may not wait.
-        for home in homes.iter().filter(|_| world.settings.cross_stream != CrossStream::Never) {
+        // (Not where mappings are short: those that others left count until they are seen to be unused.)
+        let bounded =
+            world.settings.cross_stream == CrossStream::Never || world.settings.max_mappings.is_some();
+        for home in homes.iter().filter(|_| !bounded) {
             if world.settings.cross_stream == CrossStream::Completed {
                 world.synchronize();
             }

@@ -85,7 +85,8 @@ impl<D: Driver> Stream<D> {
 
     /// Tells the allocator of a wait of the program's own: work queued on this stream from here on comes after all work
     /// queued on `on` up to here (`cuStreamWaitEvent` on an event recorded there just now). Frames that `on` used last
-    /// then need no further wait here. Telling it is optional; telling what is not so is a race.
+    /// then need no further wait here. Telling it is optional; telling what is not so is a race. Where several threads ask or
+    /// free something on the two streams, or queue work there, that takes a lock of the program's around wait and telling.
     pub fn note_wait(&self, on: &Self) {
         self.core().shared.heaps.fences().note_wait(self.id(), on.id());
     }

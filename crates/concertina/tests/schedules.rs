@@ -228,6 +228,7 @@ fn eager_to_steal(frames: u64) -> Settings {
     Settings {
         frames,
         limit_frames: None,
+        max_mappings: None,
         completion: EventCompletion::AtOnce,
         cross_stream: CrossStream::DeviceWait,
         policy: Policy::Lean,
@@ -314,6 +315,23 @@ fn a_limit_is_reached_from_two_threads() {
         let world = World::new(Settings { limit_frames: Some(4), ..Settings::by_dice(64, dice) });
         let homes = vec![world.home(), world.home()];
         let churn = || Churn { operations: 7, most_pages: 3 };
+        side_by_side(vec![
+            churn().program(&world, &homes[0], &homes[1], dice),
+            churn().program(&world, &homes[1], &homes[0], dice),
+        ]);
+        world.finish(homes);
+    });
+}
+
+/// Two threads on a device that holds few mappings: each makes room for its own while the other maps and unmaps.
+#[test]
+fn mappings_run_short_between_threads() {
+    explore(|dice| {
+        let settings = Settings::by_dice(6, dice);
+        let cross_stream = CrossStream::DeviceWait;
+        let world = World::new(Settings { max_mappings: Some(8), cross_stream, ..settings });
+        let homes = vec![world.home(), world.home()];
+        let churn = || Churn { operations: 8, most_pages: 3 };
         side_by_side(vec![
             churn().program(&world, &homes[0], &homes[1], dice),
             churn().program(&world, &homes[1], &homes[0], dice),

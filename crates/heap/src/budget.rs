@@ -30,11 +30,13 @@ impl<D: Driver> Heaps<D> {
         let batch = self.device.capabilities().max_mappings.map_or(u64::MAX, |most| most / BATCH);
         let wanted = needed.max(batch);
         let before = self.device.mappings();
+        // Other threads map and unmap meanwhile: two looks in a row may differ.
         let gone = || before.saturating_sub(self.device.mappings());
         self.unmap_some(wanted);
-        if gone() < needed {
-            self.idle_pages_go_stale(needed - gone());
-            self.unmap_some(needed - gone());
+        let missing = needed.saturating_sub(gone());
+        if missing > 0 {
+            self.idle_pages_go_stale(missing);
+            self.unmap_some(needed.saturating_sub(gone()));
         }
         tracing::debug!(needed, gone = gone(), "made room for mappings");
         gone()

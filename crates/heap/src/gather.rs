@@ -278,7 +278,7 @@ impl<D: Driver> Heaps<D> {
                 continue;
             }
             while claim.missing() > 0 {
-                if !self.take_back(&mut heap) {
+                if !self.take_back(&mut heap, waiter) {
                     break;
                 }
                 let missing = claim.missing();
@@ -288,13 +288,17 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Takes the heap's oldest pending block back whose uses its stream may wait for on the device, and puts it behind
-    /// them. Returns whether a block came back.
-    pub(crate) fn take_back(&self, heap: &mut Heap<D>) -> bool {
+    /// them, for a request on the stream `asked`. Returns whether a block came back.
+    pub(crate) fn take_back(&self, heap: &mut Heap<D>, asked: StreamId) -> bool {
         let home = heap.key().stream;
         let may_follow = |uses: &Uses| {
             self.fences.with_order(home, |order| uses.iter().all(|use_| order.may_follow(*use_)))
         };
-        heap.take_back_oldest(may_follow, |uses| self.fences.wait(home, uses).is_ok())
+        let order = |uses: &Uses| match home == asked {
+            true => self.fences.wait(home, uses),
+            false => self.fences.wait_unasked(home, uses),
+        };
+        heap.take_back_oldest(may_follow, |uses| order(uses).is_ok())
     }
 
     /// Creates frames for the claim while mapped bytes stay within `most`.

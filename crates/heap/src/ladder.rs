@@ -243,7 +243,9 @@ impl<D: Driver> Heaps<D> {
     /// Returns whether a block came back.
     fn take_back_for(&self, heap: &mut Heap<D>, request: &Request, plan: &Plan) -> bool {
         let room = self.create_first_bytes(request).saturating_sub(self.store.mapped_bytes());
-        heap.has_pending() && plan.frames() as u64 > room / self.store.frame_bytes() && self.take_back(heap)
+        heap.has_pending()
+            && plan.frames() as u64 > room / self.store.frame_bytes()
+            && self.take_back(heap, heap.key().stream)
     }
 
     fn plan(&self, heap: &Heap<D>, request: &Request, search: &Search) -> Option<Plan> {

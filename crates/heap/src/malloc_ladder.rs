@@ -231,21 +231,21 @@ impl<D: Driver> Heaps<D> {
     /// Takes pending blocks back before their other streams are done, oldest first, by making their own stream wait for
     /// those on the device: of this heap until one makes the hole that serves, and then all others.
     fn take_back_until_hit(&self, cell: &HeapCell<D>, request: &Request) -> Option<Granted> {
+        let waiter = cell.key().stream;
         {
             let mut heap = cell.lock();
-            while self.take_back(&mut heap) {
+            while self.take_back(&mut heap, waiter) {
                 if let Some(granted) = heap.hit(request) {
                     return Some(granted);
                 }
             }
         }
-        let waiter = cell.key().stream;
         for other in self.cells() {
             let mut heap = other.lock();
             // What comes back that way was used just now: this stream will have to wait for that one.
             while heap.has_pending()
                 && self.may_take(waiter, other.clock().now())
-                && self.take_back(&mut heap)
+                && self.take_back(&mut heap, waiter)
             {}
         }
         None

@@ -73,6 +73,13 @@ pub struct FenceCounts {
     pub host_waits: u64,
 }
 
+/// Waits that were put into a stream for requests on others, as long as what they wait for is not seen done.
+struct Unasked {
+    // The tick before the first of them.
+    before: u64,
+    uses: Uses,
+}
+
 struct Timeline<D: Driver> {
     stream: D::Stream,
     clock: Arc<StreamClock>,
@@ -84,6 +91,7 @@ struct Timeline<D: Driver> {
     events: VecDeque<(u64, Arc<D::Event>)>,
     // What work queued on this stream from now on comes after: the stream's row of the known-order table.
     known: Vec<(StreamId, u64)>,
+    unasked: Option<Unasked>,
     // Once nothing is queued on it any more: the last tick that somebody may ask about.
     last: Option<u64>,
     forgotten: bool,
@@ -255,6 +263,7 @@ impl<D: Driver> Fences<D> {
             done: 0,
             events: VecDeque::new(),
             known: Vec::new(),
+            unasked: None,
             last: None,
             forgotten: false,
         }));
@@ -339,7 +348,10 @@ impl<D: Driver> Fences<D> {
     /// # Errors
     /// A failed query; what was seen before it is kept.
     pub fn poll(&self, stream: StreamId) -> Result<(), DriverError> {
-        let mut inner = self.inner.lock();
+        self.poll_locked(&mut self.inner.lock(), stream)
+    }
+
+    fn poll_locked(&self, inner: &mut Inner<D>, stream: StreamId) -> Result<(), DriverError> {
         loop {
             let Some((tick, event)) = inner.timeline(stream).and_then(|t| t.events.front()) else {
                 return Ok(());
@@ -402,7 +414,29 @@ impl<D: Driver> Fences<D> {
     /// # Errors
     /// A failed record or wait; the order of the uses is then not promised, and the same call may be made again.
     pub fn wait(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
+        self.wait_locked(&mut self.inner.lock(), waiter, uses)
+    }
+
+    /// The same for a stream of which the program asked nothing just now: a request on another one needs it. The program
+    /// may have waited for `waiter` before, and tell it only afterwards; what it tells then does not hold for
+    /// uses of `waiter` that end from now on, unless `uses` are seen done.
+    ///
+    /// # Errors
+    /// As [`Fences::wait`].
+    pub fn wait_unasked(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
         let mut inner = self.inner.lock();
+        let order = Order { inner: &inner, waiter };
+        let new: Uses = uses.iter().copied().filter(|use_| !order.is_before(*use_)).collect();
+        if let Some(timeline) = inner.timeline_mut(waiter)
+            && !new.is_empty()
+        {
+            let before = timeline.clock.end_tick();
+            timeline.unasked.get_or_insert_with(|| Unasked { before, uses: Uses::new() }).uses.extend(new);
+        }
+        self.wait_locked(&mut inner, waiter, uses)
+    }
+
+    fn wait_locked(&self, inner: &mut Inner<D>, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
         for &use_ in uses {
             if use_.stream == waiter || inner.is_done(use_) {
                 continue;
@@ -410,7 +444,7 @@ impl<D: Driver> Fences<D> {
             if inner.timeline(waiter).is_none_or(|timeline| timeline.knows(use_)) {
                 continue;
             }
-            self.cover_locked(&mut inner, use_)?;
+            self.cover_locked(inner, use_)?;
             let (Some(waiting), Some(on)) = (inner.timeline(waiter), inner.timeline(use_.stream)) else {
                 continue;
             };
@@ -471,19 +505,39 @@ impl<D: Driver> Fences<D> {
         Ok(())
     }
 
-    /// The program told its own wait: work queued on `waiter` from now on comes after all queued on `on` so far.
+    /// Ends the running tick because the program tells that it waited for the stream, and returns the last one that this is
+    /// true of: none behind an unasked wait, unless what that waits for is seen done.
+    fn told(&self, inner: &mut Inner<D>, stream: StreamId) -> Option<u64> {
+        let timeline = inner.timeline_mut(stream)?;
+        let tick = timeline.clock.end_tick();
+        let Some(Unasked { before, mut uses }) = timeline.unasked.take() else { return Some(tick) };
+        for use_ in &uses {
+            // If it can't be asked for, it counts as not done.
+            let _ = self.poll_locked(inner, use_.stream);
+        }
+        uses.retain(|use_| !inner.is_done(*use_));
+        if uses.is_empty() {
+            return Some(tick);
+        }
+        inner.timeline_mut(stream)?.unasked = Some(Unasked { before, uses });
+        Some(before)
+    }
+
+    /// The program told its own wait: work queued on `waiter` from now on comes after all queued on `on` so far, up to an
+    /// unasked wait there ([`Fences::wait_unasked`]).
     pub fn note_wait(&self, waiter: StreamId, on: StreamId) {
         let mut inner = self.inner.lock();
-        let Some(tick) = inner.timeline(on).map(|timeline| timeline.clock.end_tick()) else { return };
+        let Some(tick) = self.told(&mut inner, on) else { return };
         if let Some(timeline) = inner.timeline_mut(waiter) {
             timeline.learn(Use { stream: on, tick });
         }
     }
 
-    /// The program told that its host has waited for the stream: all queued there so far is done.
+    /// The program told that its host has waited for the stream: all queued there so far is done, up to an
+    /// unasked wait there.
     pub fn note_synchronized(&self, stream: StreamId) {
         let mut inner = self.inner.lock();
-        let Some(tick) = inner.timeline(stream).map(|timeline| timeline.clock.end_tick()) else { return };
+        let Some(tick) = self.told(&mut inner, stream) else { return };
         inner.note_done(stream, tick);
     }
 

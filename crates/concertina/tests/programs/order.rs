@@ -2,7 +2,7 @@
 //!
 //! Neighbours: the emulator's detector would see a race in any of them; `retired` has the streams that end.
 
-use concertina::{CrossStream, Layout, Verdict};
+use concertina::{CrossStream, Layout, Policy, Verdict};
 use concertina_emulator::EventCompletion;
 use concertina_vmm::Call;
 
@@ -221,5 +221,25 @@ fn pending_blocks_of_the_streams_other_heap_are_looked_at() {
     world.step(&Op::Complete { stream: 1 });
     world.must_allocate(512, 0);
     assert_eq!(world.count(Call::Create), 4);
+    world.end_empty();
+}
+
+/// The program waits for a stream, and before it tells so, a request on another stream takes back a block of that stream: its
+/// pages may still be in use by a reader, whom the program did not wait for.
+#[test]
+fn what_is_told_late_does_not_hold_for_a_block_that_was_taken_back_meanwhile() {
+    let setup = Setup { completion: EventCompletion::ByHand, policy: Policy::Lean, ..Setup::plain(PAGE, 4) };
+    let mut world = World::new(&setup);
+    let block = world.must_allocate(4 * PAGE, 0);
+    world.record_stream(0, 1);
+    world.free_at(block);
+    world.device.synchronize_stream(&world.streams[0].own).unwrap();
+    world.must_allocate(4 * PAGE, 2);
+    world.streams[0].registered.note_synchronized();
+    assert_eq!(world.allocator.unmap_stale_to(0), 0, "the reader may use its pages still");
+    world.check();
+    world.complete_all();
+    assert_eq!(world.allocator.unmap_stale_to(0), 4);
+    world.check();
     world.end_empty();
 }

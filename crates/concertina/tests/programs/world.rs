@@ -380,7 +380,10 @@ impl World {
         assert_eq!(stats.fences.records, counts.of(Call::EventRecord));
         assert_eq!(stats.fences.waits, counts.of(Call::StreamWait));
         assert_eq!((stats.mallocs, stats.frees), (counts.of(Call::Malloc), counts.of(Call::Free)));
-        assert_eq!(stats.fences.host_waits + stats.frees, counts.host_waits);
+        let waits = stats.fences.host_waits + stats.frees;
+        // By the clock, what is not done when the allocator looks may be when it waits.
+        let done_meanwhile = self.setup.completion == EventCompletion::ByClock && waits > counts.host_waits;
+        assert!(done_meanwhile || waits == counts.host_waits, "{waits}, {}", counts.host_waits);
         if self.setup.cross_stream != CrossStream::DeviceWait {
             assert_eq!(stats.fences.waits, 0, "nothing is put into a stream");
         }

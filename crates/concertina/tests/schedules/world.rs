@@ -54,6 +54,8 @@ pub(crate) struct Settings {
     /// Frames of the device.
     pub(crate) frames: u64,
     pub(crate) limit_frames: Option<u64>,
+    /// Most mappings that the device holds at once.
+    pub(crate) max_mappings: Option<u64>,
     pub(crate) completion: EventCompletion,
     pub(crate) cross_stream: CrossStream,
     pub(crate) policy: Policy,
@@ -67,6 +69,7 @@ impl Settings {
         Self {
             frames,
             limit_frames: None,
+            max_mappings: None,
             completion: match dice.below(3) {
                 0 => EventCompletion::AtOnce,
                 1 => EventCompletion::AfterOperations(1 + dice.below(8)),
@@ -122,7 +125,8 @@ impl World {
         if let Some(bytes) = settings.limit_bytes() {
             config = config.limit_bytes(bytes);
         }
-        let device = EmulatorConfig::default().with_granularity(PAGE).with_event_completion(completion);
+        let plain = EmulatorConfig { max_mappings: settings.max_mappings, ..EmulatorConfig::default() };
+        let device = plain.with_granularity(PAGE).with_event_completion(completion);
         let driver = Emulator::new(device.with_capacity(frames * PAGE).unwrap()).unwrap();
         let allocator = Allocator::new(driver.clone(), config.build()).unwrap();
         let (live, blocks, refused) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
@@ -217,7 +221,10 @@ impl World {
 
         // All memory there is can be had as one block, by each stream in turn; what others used is waited for on the
         // device, or by the host where the device may not wait.
-        for home in homes.iter().filter(|_| world.settings.cross_stream != CrossStream::Never) {
+        // (Not where mappings are short: those that others left count until they are seen to be unused.)
+        let bounded =
+            world.settings.cross_stream == CrossStream::Never || world.settings.max_mappings.is_some();
+        for home in homes.iter().filter(|_| !bounded) {
             if world.settings.cross_stream == CrossStream::Completed {
                 world.synchronize();
             }

@@ -18,8 +18,8 @@ pub(crate) enum Item {
     Record { now: u64 },
     /// An event of the program's own.
     ProgramRecord { now: u64 },
-    /// What follows runs after everything on stream `on` before position `until`.
-    Wait { on: usize, until: usize },
+    /// What follows runs after everything on stream `on` before position `until`; the fences know of what is before `known`.
+    Wait { on: usize, until: usize, known: usize },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -29,6 +29,8 @@ pub(crate) struct History {
     seen: usize,
     /// Everything before this position is done; by hand only.
     completed: usize,
+    /// Where the first unasked wait is, and what such waits are for.
+    unasked: Option<(usize, Vec<ModelUse>)>,
     /// Nothing is queued from here on; once this position is seen done, a stream to be forgotten is.
     pub(crate) left: Option<usize>,
     to_be_forgotten: bool,
@@ -101,7 +103,7 @@ impl Model {
         let due = self.streams[stream].items[..until].iter().map(|item| match *item {
             Item::Use => 0,
             Item::Record { now } | Item::ProgramRecord { now } => now + lag,
-            Item::Wait { on, until } => self.due(on, until),
+            Item::Wait { on, until, .. } => self.due(on, until),
         });
         due.max().unwrap_or(0)
     }
@@ -122,7 +124,7 @@ impl Model {
         let history = &mut self.streams[stream];
         history.completed = history.completed.max(until);
         for at in 0..until {
-            if let Item::Wait { on, until } = self.streams[stream].items[at] {
+            if let Item::Wait { on, until, .. } = self.streams[stream].items[at] {
                 self.complete(on, until);
             }
         }
@@ -139,8 +141,7 @@ impl Model {
     }
 
     pub(crate) fn is_ordered(&self, waiter: usize, use_: ModelUse) -> bool {
-        let waits =
-            |item: &Item| matches!(*item, Item::Wait { on, until } if on == use_.stream && until > use_.at);
+        let waits = |item: &Item| matches!(*item, Item::Wait { on, known, .. } if on == use_.stream && known > use_.at);
         waiter == use_.stream
             || self.is_done(use_)
             || (!self.streams[waiter].forgotten && self.streams[waiter].items.iter().any(waits))
@@ -227,7 +228,7 @@ impl Model {
             let (on, at) = self.cover_of(use_).expect("it was just covered");
             self.call(EventCall::Wait { waiter, on })?;
             let history = &mut self.streams[waiter];
-            history.items.push(Item::Wait { on: use_.stream, until: at + 1 });
+            history.items.push(Item::Wait { on: use_.stream, until: at + 1, known: at + 1 });
             self.counts.waits += 1;
             if history.left.is_some() {
                 self.leave_now(waiter);
@@ -261,15 +262,42 @@ impl Model {
     pub(crate) fn note_wait(&mut self, waiter: usize, on: usize) {
         self.streams[on].items.push(Item::ProgramRecord { now: self.now });
         let until = self.streams[on].items.len();
-        self.streams[waiter].items.push(Item::Wait { on, until });
+        let known = self.told(on);
+        self.streams[waiter].items.push(Item::Wait { on, until, known });
     }
 
     /// The program made the host wait for the stream.
     pub(crate) fn note_synchronized(&mut self, stream: usize) {
         self.complete_stream(stream);
         if !self.streams[stream].forgotten {
-            self.see(stream, self.streams[stream].items.len());
+            let until = self.told(stream);
+            self.see(stream, until);
         }
+    }
+
+    /// A wait that the program knows nothing of is about to be put into the stream.
+    pub(crate) fn note_unasked(&mut self, stream: usize, uses: &[ModelUse]) {
+        let new: Vec<ModelUse> =
+            uses.iter().copied().filter(|use_| !self.is_ordered(stream, *use_)).collect();
+        let history = &mut self.streams[stream];
+        if !new.is_empty() && !history.forgotten {
+            history.unasked.get_or_insert((history.items.len(), Vec::new())).1.extend(new);
+        }
+    }
+
+    /// Up to where the program may tell of the stream: everything queued so far, but for what is behind an unasked wait
+    /// whose uses are not seen done.
+    fn told(&mut self, stream: usize) -> usize {
+        let all = self.streams[stream].items.len();
+        let Some((at, uses)) = self.streams[stream].unasked.take() else { return all };
+        for use_ in &uses {
+            let _ = self.poll(use_.stream);
+        }
+        if uses.iter().all(|use_| self.is_done(*use_)) {
+            return all;
+        }
+        self.streams[stream].unasked = Some((at, uses));
+        at
     }
 
     /// A position of its own behind everything that is queued.

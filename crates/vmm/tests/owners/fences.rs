@@ -146,6 +146,35 @@ fn what_the_program_tells_costs_nothing() {
     assert_eq!(fixture.counts(), (0, 0, 0));
 }
 
+/// The program waits for a stream and tells it a moment later. In between, another thread's request makes that stream wait for
+/// a third one: what is behind that was not waited for.
+#[test]
+fn what_is_told_does_not_hold_behind_an_unasked_wait() {
+    let fixture = Fixture::new(EventCompletion::ByHand, 3);
+    let (home, reader, other) = (fixture.id(0), fixture.id(1), fixture.id(2));
+    let (early, used) = (fixture.use_on(0), fixture.use_on(1));
+    // The program's own wait for `home` ends here.
+    fixture.fences.wait_unasked(home, &[used]).unwrap();
+    let behind = fixture.use_on(0);
+    fixture.fences.note_wait(other, home);
+    assert!(fixture.fences.is_ordered(other, early) && !fixture.fences.is_ordered(other, behind));
+    fixture.fences.note_synchronized(home);
+    assert!(fixture.fences.is_done(early) && !fixture.fences.is_done(behind));
+    // However often it is told.
+    fixture.fences.note_synchronized(home);
+    assert!(!fixture.fences.is_done(behind) && !fixture.fences.is_done(used));
+    // Until what `home` waits for is done: a program that waited for it sees to that.
+    fixture.complete(1);
+    fixture.fences.note_synchronized(home);
+    assert!(fixture.fences.is_done(behind) && fixture.fences.is_done(used));
+    // A wait that was made already is not unasked.
+    fixture.fences.note_wait(home, reader);
+    fixture.fences.wait_unasked(home, &[used]).unwrap();
+    let last = fixture.use_on(0);
+    fixture.fences.note_synchronized(home);
+    assert!(fixture.fences.is_done(last));
+}
+
 #[test]
 fn the_host_waits_only_for_what_is_not_done() {
     let fixture = Fixture::new(EventCompletion::ByHand, 1);
@@ -261,6 +290,7 @@ enum Step {
     Poll { stream: usize },
     Cover { nth: usize },
     Wait { waiter: usize, uses: Vec<usize> },
+    WaitUnasked { waiter: usize, uses: Vec<usize> },
     NoteWait { waiter: usize, on: usize },
     NoteSynchronized { stream: usize },
     HostWait { stream: usize },
@@ -281,6 +311,8 @@ fn step() -> impl Strategy<Value = (Step, Option<u64>)> {
         4 => nth().prop_map(|nth| Step::Cover { nth }),
         8 => (stream(), prop::collection::vec(nth(), 0..4))
             .prop_map(|(waiter, uses)| Step::Wait { waiter, uses }),
+        1 => (stream(), prop::collection::vec(nth(), 0..4))
+            .prop_map(|(waiter, uses)| Step::WaitUnasked { waiter, uses }),
         2 => (stream(), stream()).prop_map(|(waiter, on)| Step::NoteWait { waiter, on }),
         1 => stream().prop_map(|stream| Step::NoteSynchronized { stream }),
         1 => stream().prop_map(|stream| Step::HostWait { stream }),
@@ -346,10 +378,15 @@ impl Run {
                     return (fences.cover(use_).is_err(), model.cover(known).is_err());
                 }
             }
-            Step::Wait { waiter, uses: ref chosen } => {
+            Step::Wait { waiter, uses: ref chosen } | Step::WaitUnasked { waiter, uses: ref chosen } => {
                 let chosen = chosen.iter().filter_map(|nth| uses.get(nth % uses.len().max(1)));
                 let (real, known): (Vec<Use>, Vec<ModelUse>) = chosen.copied().unzip();
-                let waited = fences.wait(id(waiter), &real);
+                let waited = if matches!(step, Step::Wait { .. }) {
+                    fences.wait(id(waiter), &real)
+                } else {
+                    model.note_unasked(waiter % streams, &known);
+                    fences.wait_unasked(id(waiter), &real)
+                };
                 return (waited.is_err(), model.wait(waiter % streams, &known).is_err());
             }
             Step::NoteWait { waiter, on } => {
@@ -357,6 +394,7 @@ impl Run {
                 let left = |stream: usize| model.streams[stream].left.is_some();
                 if waiter != on && !left(waiter) && !left(on) {
                     emulator.clear_faults();
+                    model.failing = None;
                     let event = emulator.event_create().unwrap();
                     emulator.event_record(&event, &fixture.streams[on].stream).unwrap();
                     emulator.stream_wait(&fixture.streams[waiter].stream, &event).unwrap();

@@ -9,6 +9,7 @@ mod frames;
 mod growth;
 mod mallocs;
 mod pending;
+mod pinned;
 
 use core::fmt;
 use std::collections::{HashMap, VecDeque};
@@ -26,13 +27,13 @@ use crate::hole_index::{Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
 use crate::step::{Kind, Request, STEP_BYTES};
 
-/// The pool of all heaps but those of growables, which have one each.
+/// The pool of all heaps but those of growables, which have one each, and of graph pools.
 pub const DEFAULT_POOL: u32 = 0;
 
 /// Which blocks may serve one another with no wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HeapKey {
-    /// The pool: the default one, or that of one growable.
+    /// The pool: the default one, that of one growable, or one for graphs.
     pub pool: u32,
     /// The stream.
     pub stream: StreamId,
@@ -83,8 +84,12 @@ pub struct Heap<D: Driver> {
     // The stream's tick at the last free: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
-    // Whether a growable has the heap, with or without bytes in it.
+    // Whether a growable or a graph pool has the heap, with or without bytes in it.
     in_hand: bool,
+    // Whether nobody may have the heap's frames: it is a graph pool's.
+    pinned: bool,
+    // The launches of graphs that the memory of a pool which has ended is behind.
+    launches: Uses,
 }
 
 impl<D: Driver> fmt::Debug for Heap<D> {
@@ -103,7 +108,7 @@ impl<D: Driver> fmt::Debug for Heap<D> {
 pub(crate) struct Freed {
     /// Bytes as asked, no longer live.
     pub(crate) bytes: u64,
-    /// Whether the heap is retired and this was the last that kept it.
+    /// Whether nobody has the heap any more, and this was the last block that kept it.
     pub(crate) finished: bool,
 }
 
@@ -129,6 +134,8 @@ impl<D: Driver> Heap<D> {
             last_tick: 0,
             retired: false,
             in_hand: key.pool != DEFAULT_POOL,
+            pinned: false,
+            launches: Uses::new(),
         }
     }
 
@@ -331,7 +338,8 @@ impl<D: Driver> Heap<D> {
         let mut uses = self.forget_recorded(number);
         uses.retain(|use_| !done(*use_));
         self.give_up(number, uses);
-        Ok(Freed { bytes, finished: self.retired && !self.is_in_use() })
+        let nobodys = self.retired || (self.key.pool != DEFAULT_POOL && !self.in_hand);
+        Ok(Freed { bytes, finished: nobodys && !self.is_in_use() })
     }
 
     fn forget_recorded(&mut self, number: u32) -> Uses {

@@ -15,6 +15,7 @@ mod budget;
 mod empty;
 pub mod error;
 mod gather;
+pub mod graph;
 pub mod growable;
 pub mod heap;
 pub mod heaps;
@@ -28,7 +29,8 @@ pub mod policy;
 pub mod step;
 pub mod trim;
 
-pub use error::{AllocateError, FreeError, GrowError, RequestError};
+pub use error::{AllocateError, CaptureError, FreeError, GrowError, RequestError};
+pub use graph::{GraphPool, Growth};
 pub use growable::Growable;
 pub use heap::{Granted, Heap, HeapKey};
 pub use heaps::{HeapCell, Heaps, Stats};

@@ -19,7 +19,7 @@ impl<D: Driver> Heap<D> {
         self.retired
     }
 
-    /// Whether a block is live, or a growable has the heap.
+    /// Whether a block is live, or a growable or a graph pool has the heap.
     pub(crate) fn is_in_use(&self) -> bool {
         self.live_blocks > 0 || self.in_hand
     }
@@ -67,6 +67,9 @@ impl<D: Driver> Heap<D> {
 
     /// Pinned frames.
     pub(crate) fn pinned_frames(&self) -> u64 {
+        if self.is_pinned() {
+            return self.held_bytes() / self.store.frame_bytes();
+        }
         let pages = self.arenas.iter().flat_map(|arena| {
             (0..arena.segment.pages()).map_while(move |page| {
                 (page < self.pages_touched(0, arena.extent).end()).then(|| arena.segment.frame(page))

@@ -1,0 +1,56 @@
+//! The heap of a graph pool: its frames are pinned, the free ones too, until the pool has ended.
+//!
+//! Main type: [`Heap`], the half of it that deals in pins. Neighbours: `graph` has the pools; `frames` and `mallocs` give
+//! nothing of a pinned heap away.
+
+use concertina_vmm::{Driver, Frame, Use, Uses};
+
+use super::Heap;
+use crate::graph::merged;
+
+impl<D: Driver> Heap<D> {
+    /// Pins all that the heap holds, now and later.
+    pub(crate) fn pin(&mut self) {
+        self.pinned = true;
+    }
+
+    /// Whether all that the heap holds is pinned.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// No graph needs the heap any more: it goes when no block is left in it, and its memory behind these launches.
+    pub(crate) fn let_go_behind(&mut self, launches: Uses) {
+        self.let_go();
+        self.launches = launches;
+    }
+
+    /// What the memory was last used by beside the work that its own free blocks tell of.
+    pub(crate) fn launches(&self) -> &Uses {
+        &self.launches
+    }
+
+    /// Whether all launches that used the heap's memory are done.
+    pub(super) fn launches_done(&self, done: impl Fn(Use) -> bool) -> bool {
+        self.launches.iter().all(|use_| done(*use_))
+    }
+
+    /// Takes the frames of all idle pages. Of a pinned heap, too: nobody else gets any of it in between.
+    pub(crate) fn give_up_idle(&mut self) -> Vec<Frame<D>> {
+        let pinned = std::mem::take(&mut self.pinned);
+        let mut frames = Vec::new();
+        self.take_idle(usize::MAX, |_| true, &mut frames);
+        self.pinned = pinned;
+        for frame in &mut frames {
+            let uses = merged(frame.uses().clone(), &self.launches);
+            frame.set_uses(uses);
+        }
+        frames
+    }
+
+    /// Bytes of the pages that the heap holds.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let pages = self.arenas.iter().map(|arena| u64::from(arena.segment.held_pages()));
+        pages.sum::<u64>() * self.store.frame_bytes()
+    }
+}

@@ -48,7 +48,7 @@ pub enum Error {
     ForeignStream,
     /// A stream captures a graph, and the call would have to do what a capture forbids. The capture is not broken by it.
     #[error(transparent)]
-    Capture(#[from] CaptureError),
+    Capture(CaptureError),
     /// The allocator is still in use, by a clone, a stream, an allocation, a growable or a graph pool: let go of these first.
     #[error("the allocator is still in use by {0} clones, streams, allocations, growables or graph pools")]
     InUse(usize),
@@ -72,6 +72,12 @@ impl From<AllocateError> for Error {
             AllocateError::Driver(error) => Self::Driver(error),
             AllocateError::Capture(error) => Self::Capture(error),
         }
+    }
+}
+
+impl From<CaptureError> for Error {
+    fn from(error: CaptureError) -> Self {
+        AllocateError::from(error).into()
     }
 }
 

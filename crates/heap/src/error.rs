@@ -45,7 +45,16 @@ pub enum AllocateError {
     Driver(#[from] DriverError),
     /// The stream captures a graph, and the request would have to do what a capture forbids.
     #[error(transparent)]
-    Capture(#[from] CaptureError),
+    Capture(CaptureError),
+}
+
+impl From<CaptureError> for AllocateError {
+    fn from(error: CaptureError) -> Self {
+        match error {
+            CaptureError::Driver(error) => Self::Driver(error),
+            error => Self::Capture(error),
+        }
+    }
 }
 
 /// What a capture forbids. Nothing was changed, and the capture is not broken by it.

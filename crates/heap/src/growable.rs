@@ -154,7 +154,7 @@ impl<D: Driver> Heaps<D> {
             return Ok(());
         }
         if !growable.left_in_step.is_empty() {
-            self.check_capture(&growable.cell).map_err(AllocateError::Capture)?;
+            self.check_capture(&growable.cell).map_err(AllocateError::from)?;
             self.put_after(growable.stream(), &growable.left_in_step).map_err(AllocateError::Driver)?;
             growable.left_in_step.clear();
         }
@@ -175,7 +175,7 @@ impl<D: Driver> Heaps<D> {
             }
             _ => {
                 drop(heap);
-                self.check_capture(&cell).map_err(AllocateError::Capture)?;
+                self.check_capture(&cell).map_err(AllocateError::from)?;
                 let granted = self.search(&cell, &request, |search| {
                     self.attempt_growth(&cell, block, bytes, start, &request, search)
                 })?;

@@ -118,8 +118,8 @@ impl<D: Driver> GraphPool<D> {
     /// `launch` must not launch another graph of the same pool by this function: launches come one at a time.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`]; [`Error::Capture`] if the stream captures, or something can't be waited for since another
-    /// one does. `launch` was not called then.
+    /// [`Error::ForeignStream`]; [`Error::Capture`] if the stream captures; [`Error::Driver`], also where something can't be
+    /// waited for before another stream's capture has ended (`NotReady`). `launch` was not called then.
     pub fn launch<T>(&self, stream: &Stream<D>, launch: impl FnOnce() -> T) -> Result<T, Error> {
         self.check(stream)?;
         Ok(self.inner.shared.heaps.launch(&self.inner.pool, &stream.core().clock, launch)?)
@@ -130,7 +130,8 @@ impl<D: Driver> GraphPool<D> {
 ///
 /// The program begins and ends the capture: open the scope before `cuStreamBeginCapture`, and drop it behind
 /// `cuStreamEndCapture`. A stream that is drawn into the capture by a wait for one of its events has a scope of its own,
-/// opened at the latest before memory is asked for on it. While scopes are open:
+/// opened at the latest before memory is asked for on it. Opening a scope records an event, unless the stream captures
+/// already; closing it puts the stream behind the last launch of the pool. While scopes are open:
 ///
 /// - What is allocated on the stream, by any thread, is the pool's. What is freed is reused in the order of the stream,
 ///   and so of the graph. A block recorded for another stream is pending until the capture has ended.
@@ -178,8 +179,8 @@ impl<D: Driver> CaptureScope<D> {
     /// Closes the scope, as dropping it does, and says whether the capture had ended.
     ///
     /// # Errors
-    /// [`Error::Capture`]: it had not, or the driver would not say. Memory on the stream comes from its own heaps again
-    /// as soon as the driver says that it has.
+    /// [`Error::Capture`]: it had not; memory on the stream comes from its own heaps again as soon as the driver says that
+    /// it has. [`Error::Driver`]: the driver would not say, or not put the stream behind the last launch.
     pub fn end(mut self) -> Result<(), Error> {
         self.close()
     }
@@ -187,7 +188,8 @@ impl<D: Driver> CaptureScope<D> {
     fn close(&mut self) -> Result<(), Error> {
         self.ended = true;
         self.stream.core().capture_into(None);
-        Ok(self.pool.inner.shared.heaps.end_capture(self.stream.id())?)
+        let Inner { shared, pool } = &*self.pool.inner;
+        Ok(shared.heaps.end_capture(pool, self.stream.id())?)
     }
 }
 

@@ -40,8 +40,8 @@ pub enum Growth {
 pub struct GraphPool {
     number: u32,
     growth: Growth,
-    // Work that was queued on these streams up to these ticks, launches of graphs, uses the pool's memory.
-    launches: Mutex<Uses>,
+    // Up to here a launch uses the pool's memory. Those before are before it.
+    launched: Mutex<Option<Use>>,
 }
 
 impl fmt::Debug for GraphPool {
@@ -65,7 +65,7 @@ impl GraphPool {
 impl<D: Driver> Heaps<D> {
     /// A pool for graphs, with no memory yet.
     pub fn add_graph_pool(&self, growth: Growth) -> Arc<GraphPool> {
-        Arc::new(GraphPool { number: self.new_pool(), growth, launches: Mutex::default() })
+        Arc::new(GraphPool { number: self.new_pool(), growth, launched: Mutex::default() })
     }
 
     /// The pool's heap for a stream, made if it does not exist yet.
@@ -94,12 +94,17 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// The stream's capture has ended.
+    /// The stream's capture into the pool has ended. The stream is put behind the last launch of the pool: so is then what
+    /// runs on blocks of the capture before their graph is launched.
     ///
     /// # Errors
-    /// [`CaptureError::NotEnded`], [`CaptureError::Driver`]. Either way the driver is asked again later.
-    pub fn end_capture(&self, stream: StreamId) -> Result<(), CaptureError> {
-        if self.fences.end_capture(stream)? { Ok(()) } else { Err(CaptureError::NotEnded { stream }) }
+    /// [`CaptureError::NotEnded`]; the driver is asked again later. [`CaptureError::Driver`].
+    pub fn end_capture(&self, pool: &GraphPool, stream: StreamId) -> Result<(), CaptureError> {
+        if !self.fences.end_capture(stream)? {
+            return Err(CaptureError::NotEnded { stream });
+        }
+        let launched = *pool.launched.lock();
+        Ok(self.put_after(stream, launched.as_slice())?)
     }
 
     /// Refuses a request that is no hit, where the stream captures and its memory is not of the capture's pool.
@@ -181,28 +186,27 @@ impl<D: Driver> Heaps<D> {
         if self.fences.captures(stream) {
             return Err(CaptureError::InCapture { stream, what: "a launch" });
         }
-        let mut launches = pool.launches.lock();
-        launches.retain(|use_| !self.fences.is_done(*use_));
-        let mut before = launches.clone();
+        let mut launched = pool.launched.lock();
+        let mut before: Uses = launched.into_iter().collect();
         for cell in self.heaps_of(pool) {
-            merge(&mut before, &[cell.lock().last_free()]);
+            // What another graph's capture frees was never used.
+            let last_free = self.fences.that_runs(cell.lock().last_free());
+            merge(&mut before, &[last_free]);
         }
-        // What another graph's capture frees was never used.
-        before.retain(|use_| !self.fences.is_captured(*use_));
         self.put_after(stream, &before)?;
-        let launched = launch();
-        merge(&mut launches, &[clock.now()]);
-        Ok(launched)
+        let outcome = launch();
+        *launched = Some(clock.now());
+        Ok(outcome)
     }
 
-    /// No graph needs the pool any more. Its heaps with no live block give up their frames at once, behind the launches;
-    /// the others when their last block is freed. Mappings go when the launches are done.
+    /// No graph needs the pool any more. Its heaps with no live block give up their frames at once, behind the last launch;
+    /// the others when their last block is freed. Mappings go when that launch is done.
     pub fn end_graph_pool(&self, pool: &GraphPool) {
-        let launches = std::mem::take(&mut *pool.launches.lock());
+        let launched = pool.launched.lock().take();
         for cell in self.heaps_of(pool) {
             let (retired, unused) = {
                 let mut heap = cell.lock();
-                heap.let_go_behind(launches.clone());
+                heap.let_go_behind(launched);
                 (heap.is_retired(), !heap.is_in_use())
             };
             if unused {

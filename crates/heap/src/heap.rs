@@ -88,8 +88,8 @@ pub struct Heap<D: Driver> {
     in_hand: bool,
     // Whether nobody may have the heap's frames: it is a graph pool's.
     pinned: bool,
-    // The launches of graphs that the memory of a pool which has ended is behind.
-    launches: Uses,
+    // The launch of a graph that the memory of a pool which has ended is behind.
+    launched: Option<Use>,
 }
 
 impl<D: Driver> fmt::Debug for Heap<D> {
@@ -135,7 +135,7 @@ impl<D: Driver> Heap<D> {
             retired: false,
             in_hand: key.pool != DEFAULT_POOL,
             pinned: false,
-            launches: Uses::new(),
+            launched: None,
         }
     }
 

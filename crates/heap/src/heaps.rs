@@ -411,13 +411,13 @@ impl<D: Driver> Heaps<D> {
 
     /// Drops what can go of the heap of a growable, or of a graph pool, that is no more.
     pub(crate) fn finish_pool_heap(&self, cell: &Arc<HeapCell<D>>) {
-        let (last_free, launches) = {
+        let (last_free, launched) = {
             let heap = cell.lock();
-            (heap.last_free(), heap.launches().clone())
+            (heap.last_free(), heap.launched())
         };
         // Only events seen done let the mappings go.
         self.see(last_free);
-        launches.into_iter().for_each(|launch| self.see(launch));
+        launched.into_iter().for_each(|use_| self.see(use_));
         if !self.dismantle(cell) {
             self.unfinished.store(true, Ordering::Relaxed);
         }

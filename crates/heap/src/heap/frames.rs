@@ -92,7 +92,7 @@ impl<D: Driver> Heap<D> {
         mut pages: Vec<u32>,
         done: impl Fn(Use) -> bool,
     ) -> Result<(), DriverError> {
-        if !self.launches_done(&done) {
+        if !self.launched.is_none_or(&done) {
             return Ok(());
         }
         let segment = &mut self.arenas[arena as usize].segment;
@@ -104,7 +104,7 @@ impl<D: Driver> Heap<D> {
 
     /// The stale pages whose last use is seen done: the tick of that use, the arena and the page.
     pub(crate) fn stale_done(&self, done: impl Fn(Use) -> bool) -> Vec<(u64, u32, u32)> {
-        let arenas = (0..).zip(&self.arenas).filter(|_| self.launches_done(&done));
+        let arenas = (0..).zip(&self.arenas).filter(|_| self.launched.is_none_or(&done));
         arenas
             .flat_map(|(number, arena)| {
                 let done = &done;

@@ -90,7 +90,7 @@ impl<D: Driver> Heap<D> {
         let mut mallocs: Vec<_> = empty.into_iter().filter_map(|arena| self.take_malloc(arena)).collect();
         self.pinned = pinned;
         for malloc in &mut mallocs {
-            malloc.set_uses(merged(malloc.uses().clone(), self.launches()));
+            malloc.set_uses(merged(malloc.uses().clone(), self.launched.as_slice()));
         }
         mallocs
     }

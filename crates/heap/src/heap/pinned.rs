@@ -3,7 +3,7 @@
 //! Main type: [`Heap`], the half of it that deals in pins. Neighbours: `graph` has the pools; `frames` and `mallocs` give
 //! nothing of a pinned heap away.
 
-use concertina_vmm::{Driver, Frame, Use, Uses};
+use concertina_vmm::{Driver, Frame, Use};
 
 use super::Heap;
 use crate::graph::merged;
@@ -19,20 +19,15 @@ impl<D: Driver> Heap<D> {
         self.pinned
     }
 
-    /// No graph needs the heap any more: it goes when no block is left in it, and its memory behind these launches.
-    pub(crate) fn let_go_behind(&mut self, launches: Uses) {
+    /// No graph needs the heap any more: it goes when no block is left in it, and its memory behind the last launch.
+    pub(crate) fn let_go_behind(&mut self, launched: Option<Use>) {
         self.let_go();
-        self.launches = launches;
+        self.launched = launched;
     }
 
-    /// What the memory was last used by beside the work that its own free blocks tell of.
-    pub(crate) fn launches(&self) -> &Uses {
-        &self.launches
-    }
-
-    /// Whether all launches that used the heap's memory are done.
-    pub(super) fn launches_done(&self, done: impl Fn(Use) -> bool) -> bool {
-        self.launches.iter().all(|use_| done(*use_))
+    /// The last launch that used the memory, beside the work that its free blocks tell of.
+    pub(crate) fn launched(&self) -> Option<Use> {
+        self.launched
     }
 
     /// Takes the frames of all idle pages. Of a pinned heap, too: nobody else gets any of it in between.
@@ -42,7 +37,7 @@ impl<D: Driver> Heap<D> {
         self.take_idle(usize::MAX, |_| true, &mut frames);
         self.pinned = pinned;
         for frame in &mut frames {
-            let uses = merged(frame.uses().clone(), &self.launches);
+            let uses = merged(frame.uses().clone(), self.launched.as_slice());
             frame.set_uses(uses);
         }
         frames

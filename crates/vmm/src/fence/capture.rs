@@ -23,7 +23,7 @@ use crate::units::StreamId;
 pub(super) struct Capture {
     /// What the stream came after when it began.
     pub(super) known: Vec<(StreamId, u64)>,
-    /// The last tick before it: uses that end later are a graph's.
+    /// The last tick before it: what is queued later is a graph's.
     since: u64,
     /// Nobody tells when it ends: the driver has to be asked.
     left: bool,
@@ -80,11 +80,13 @@ impl<D: Driver> Fences<D> {
         match self.device.capture_status(&timeline.stream)? {
             CaptureStatus::Invalidated => return Ok(BeginCapture::Broken),
             CaptureStatus::None => self.cover_locked(&mut inner, last)?,
-            CaptureStatus::Active => {}
+            // No event can cover what was queued before: it can be seen done only after the capture.
+            CaptureStatus::Active => drop(timeline.clock.end_tick()),
         }
         if let Some(timeline) = inner.timeline_mut(stream) {
             let known = std::mem::take(&mut timeline.known);
-            timeline.capture = Some(Capture { known, since: timeline.clock.end_tick(), left: false });
+            let since = timeline.clock.now().tick - 1;
+            timeline.capture = Some(Capture { known, since, left: false });
         }
         Ok(BeginCapture::Begun)
     }
@@ -118,11 +120,11 @@ impl<D: Driver> Fences<D> {
         self.inner.lock().captures(stream)
     }
 
-    /// Whether the use is of a capture that has not ended: it is work that does not run.
-    pub fn is_captured(&self, use_: Use) -> bool {
+    /// The part of a use that runs: of one that ends in a capture which has not ended, what was queued before the capture.
+    pub fn that_runs(&self, use_: Use) -> Use {
         let inner = self.inner.lock();
         let capture = inner.timeline(use_.stream).and_then(|timeline| timeline.capture.as_ref());
-        capture.is_some_and(|capture| use_.tick > capture.since)
+        Use { tick: capture.map_or(use_.tick, |capture| use_.tick.min(capture.since)), ..use_ }
     }
 
     /// What the driver says of the stream.

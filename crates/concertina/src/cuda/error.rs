@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Error`]. Neighbours: all of `cuda` returns it.
 
-use concertina_cuda::{BufferError, OpenError};
+use concertina_cuda::{BufferError, GraphError, OpenError};
 
 /// A failed call. All buffers are as they were, nothing is lost, and the call may be made again.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,9 @@ pub enum Error {
     /// A buffer: a length that can't be, a copy that failed.
     #[error(transparent)]
     Buffer(#[from] BufferError),
+    /// A graph: its capture, or a launch.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// The stream is of another context than the memory: make the memory of that context, too.
     #[error(
         "a stream of device {stream}; the memory is of a context on device {memory}, and not of the stream's"

@@ -47,7 +47,8 @@ impl Stream {
     /// In a capture nothing waits: `try_from_slice`, `to_vec` and whatever else synchronises is refused by the driver and
     /// breaks the capture. Buffers that were used on other streams before can't be put in order, nor can guards of
     /// [`on`](concertina_cuda::Buffer::on) between streams of the capture: order these by events of your own, and give the
-    /// kernels addresses. Another stream of the capture has a scope of its own ([`crate::Stream::capture`]).
+    /// kernels addresses. Another stream of the capture has a scope of its own
+    /// ([`crate::Stream::capture`]), which the closure returns, so that it outlives the capture.
     ///
     /// # Errors
     /// Those of `record`; [`Error::Allocator`] with a [`CaptureError`](crate::CaptureError); [`Error::Graph`]. The capture

@@ -199,7 +199,10 @@ fn a_broken_capture_is_an_error_and_the_next_one_is_none() {
     let broken = program.stream.capture(&pool, || Ok::<_, Error>(outside.to_vec()?));
     assert!(matches!(broken, Err(Error::Buffer(_))), "{broken:?}");
     // One that was broken, and nobody says so.
-    let broken = program.stream.capture(&pool, || Ok::<_, Error>(drop(outside.to_vec())));
+    let broken = program.stream.capture(&pool, || {
+        drop(outside.to_vec());
+        Ok::<_, Error>(())
+    });
     assert!(matches!(broken, Err(Error::Graph(GraphError::Driver { .. }))), "{broken:?}");
     // An error of the program's own.
     let failed = program.stream.capture(&pool, || Err::<(), _>(Error::Graph(GraphError::NoGraph)));
@@ -257,11 +260,10 @@ fn a_fork_has_a_scope_of_its_own() {
         there.fill(4)?;
         let join = elsewhere.record_event(None).unwrap();
         program.own.wait(&join).unwrap();
-        // It captures on, until the stream that the capture began on ends it.
-        drop(scope);
-        Ok::<_, Error>((here, there))
+        Ok::<_, Error>((here, there, scope))
     });
-    let (graph, (here, there)) = captured.unwrap();
+    let (graph, (here, there, scope)) = captured.unwrap();
+    scope.end().unwrap();
     launch(&graph, &program.stream);
     program.own.synchronize().unwrap();
     assert_eq!((here.to_vec().unwrap(), there.to_vec().unwrap()), (vec![3; LEN], vec![4; LEN]));

@@ -490,6 +490,8 @@ impl<D: Driver> Fences<D> {
         if waited {
             self.device.event_synchronize(&event)?;
         }
+        // Nobody else has it, so that it can be recorded again.
+        drop(event);
         let mut inner = self.inner.lock();
         inner.counts.host_waits += u64::from(waited);
         inner.note_done(use_.stream, tick);

@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{Freeing, Granted, HeapKey, Kind};
+use concertina_heap::{FreeError, Freeing, Granted, HeapCell, HeapKey};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::error::Error;
@@ -49,7 +49,7 @@ impl<D: Driver> Allocation<D> {
 
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
-        self.raw.stream
+        self.raw.key.stream
     }
 
     /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
@@ -68,11 +68,22 @@ impl<D: Driver> Allocation<D> {
     #[cfg(feature = "cuda")]
     pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
         let Some(core) = &self.core else { return };
-        let RawAllocation { granted, kind, .. } = self.raw;
-        let heaps = &core.shared.heaps;
-        if let Err(error) = heaps.record_stream(core.cell(kind), granted.block, granted.generation, clock) {
+        let Granted { block, generation, .. } = self.raw.granted;
+        let recorded =
+            self.with_heap(core, |heap| core.shared.heaps.record_stream(heap, block, generation, clock));
+        if let Err(error) = recorded {
             tracing::error!(%error, "an allocation was freed behind its handle");
         }
+    }
+
+    /// The block's heap: the stream's own, with no lookup, or that of a graph pool.
+    fn with_heap<T>(
+        &self,
+        core: &StreamCore<D>,
+        then: impl FnOnce(&HeapCell<D>) -> Result<T, FreeError>,
+    ) -> Result<T, FreeError> {
+        let own = core.cell(self.raw.key.kind);
+        if own.key() == self.raw.key { then(own) } else { then(&*core.shared.cell_of(self.raw)?) }
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
@@ -85,7 +96,7 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            let freed = core.shared.heaps.free(core.cell(self.raw.kind), self.raw.freeing());
+            let freed = self.with_heap(&core, |heap| core.shared.heaps.free(heap, self.raw.freeing()));
             if let Err(error) = freed {
                 tracing::error!(%error, "an allocation was freed behind its handle");
             }
@@ -98,15 +109,14 @@ impl<D: Driver> Drop for Allocation<D> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawAllocation {
     pub(crate) allocator: u64,
-    pub(crate) stream: StreamId,
-    pub(crate) kind: Kind,
+    pub(crate) key: HeapKey,
     pub(crate) granted: Granted,
     pub(crate) layout: Layout,
 }
 
 impl fmt::Debug for RawAllocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {} on {:?}", self.layout.bytes(), self.granted.address, self.stream)
+        write!(f, "{} bytes at {} on {:?}", self.layout.bytes(), self.granted.address, self.key.stream)
     }
 }
 
@@ -123,15 +133,11 @@ impl RawAllocation {
 
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
-        self.stream
+        self.key.stream
     }
 
     pub(crate) fn freeing(&self) -> Freeing {
         let Granted { block, generation, .. } = self.granted;
         Freeing { block, generation, bytes: self.layout.bytes() }
-    }
-
-    pub(crate) fn key(&self) -> HeapKey {
-        HeapKey { pool: 0, stream: self.stream, kind: self.kind }
     }
 }

@@ -7,12 +7,13 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{FreeError, HeapCell, Heaps, Request, Stats, Trimmed};
+use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Request, Stats, Trimmed};
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
 
 use crate::allocation::{Allocation, RawAllocation};
 use crate::config::Config;
 use crate::error::Error;
+use crate::graph::GraphPool;
 use crate::growable::Growable;
 use crate::layout::Layout;
 use crate::stream::{Stream, StreamCore};
@@ -67,10 +68,10 @@ impl<D: Driver> Shared<D> {
     }
 
     /// The heap that a raw block is in.
-    fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
+    pub(crate) fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
         let (block, generation) = (raw.granted.block, raw.granted.generation);
         let own = raw.allocator == self.instance;
-        own.then(|| self.heaps.find(raw.key())).flatten().ok_or(FreeError::NotLive { block, generation })
+        own.then(|| self.heaps.find(raw.key)).flatten().ok_or(FreeError::NotLive { block, generation })
     }
 }
 
@@ -163,7 +164,9 @@ impl<D: Driver> Allocator<D> {
     /// Allocates a block on a stream. Its content is undefined.
     ///
     /// # Errors
-    /// [`Error::Request`], [`Error::OutOfMemory`] with a report, [`Error::Driver`], [`Error::ForeignStream`].
+    /// [`Error::Request`], [`Error::OutOfMemory`] with a report, [`Error::Driver`], [`Error::ForeignStream`];
+    /// [`Error::Capture`] on a stream that captures a graph, unless the block is free and held already: see
+    /// [`Stream::capture`].
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Allocation<D>, Error> {
         self.allocate_of(self.core_of(stream)?, layout)
     }
@@ -211,6 +214,16 @@ impl<D: Driver> Allocator<D> {
     /// has no such range of addresses; [`Error::NeedsVirtualMemory`]; [`Error::Driver`], [`Error::ForeignStream`].
     pub fn reserve_growable(&self, max_bytes: u64, stream: &Stream<D>) -> Result<Growable<D>, Error> {
         Growable::new(self.core_of(stream)?, max_bytes)
+    }
+
+    /// A pool for memory that graphs use, with none yet. A capture may make it grow ([`Growth::Create`]).
+    pub fn graph_pool(&self) -> GraphPool<D> {
+        self.graph_pool_with(Growth::default())
+    }
+
+    /// The same; `growth` says whether it may take more memory in a capture.
+    pub fn graph_pool_with(&self, growth: Growth) -> GraphPool<D> {
+        GraphPool::new(&self.shared, growth)
     }
 
     /// Gives back to the driver every free frame that no work may use any more. Does not wait. Of malloc segments it gives
@@ -264,7 +277,7 @@ impl<D: Driver> Allocator<D> {
     /// only log what went wrong.
     ///
     /// # Errors
-    /// [`Error::InUse`] while a clone, a stream, an allocation or a growable exists; [`Error::Unreturned`] with what the driver
+    /// [`Error::InUse`] while a clone, a stream, an allocation, a growable or a graph pool exists; [`Error::Unreturned`] with what the driver
     /// would not take.
     pub fn close(self) -> Result<(), Error> {
         let shared =
@@ -280,9 +293,13 @@ impl<D: Driver> Allocator<D> {
 
     fn allocate_on(&self, core: &StreamCore<D>, layout: Layout) -> Result<RawAllocation, Error> {
         let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
-        let kind = request.kind();
-        let granted = self.shared.heaps.allocate(core.cell(kind), &request)?;
-        let (allocator, stream) = (self.shared.instance, core.clock.stream());
-        Ok(RawAllocation { allocator, stream, kind, granted, layout })
+        let allocate = |cell: &Arc<HeapCell<D>>| {
+            let granted = self.shared.heaps.allocate(cell, &request)?;
+            Ok(RawAllocation { allocator: self.shared.instance, key: cell.key(), granted, layout })
+        };
+        match core.captured_into() {
+            None => allocate(core.cell(request.kind())),
+            Some(cell) => allocate(&cell),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The face for CUDA programs: memory of a context, streams, typed buffers. Behind the feature `cuda`.
 //!
-//! Main types: [`Memory`], [`Stream`], [`DeviceBuffer`], [`GrowableBuffer`]. Neighbours: `concertina-cuda` has the driver, and all that is
+//! Main types: [`Memory`], [`Stream`], [`DeviceBuffer`], [`GrowableBuffer`], [`Graph`]. Neighbours: `concertina-cuda` has the driver, and all that is
 //! `unsafe` of buffers; the rest of this crate is the allocator.
 //!
 //! A program on cudarc has a context and streams. Two lines more, and its buffers don't fragment:
@@ -50,6 +50,7 @@
 //! ```
 
 mod error;
+mod graph;
 mod home;
 mod memory;
 mod stream;
@@ -60,7 +61,8 @@ pub use memory::Memory;
 pub use stream::Stream;
 
 pub use concertina_cuda::{
-    BufferError, Cuda, CudaOptions, FillValue, LoadError, OpenError, Probe, VirtualMemory, cudarc, load,
+    BufferError, Cuda, CudaOptions, FillValue, GraphError, GraphStep, LoadError, OpenError, Probe,
+    VirtualMemory, cudarc, load,
 };
 
 /// Typed memory on the device: see [`Buffer`](concertina_cuda::Buffer) for all that it does.
@@ -80,6 +82,13 @@ pub type DeviceBuffer<T> = concertina_cuda::Buffer<T, Home>;
 /// # }
 /// ```
 pub type GrowableBuffer<T> = concertina_cuda::GrowableBuffer<T, Home>;
+
+/// A pool for the memory of graphs: see [`GraphPool`](crate::GraphPool).
+pub type GraphPool = crate::GraphPool<Cuda>;
+
+/// A captured graph with the pool that its memory is in: see [`Stream::capture`] and
+/// [`Graph::launch`](concertina_cuda::Graph::launch).
+pub type Graph = concertina_cuda::Graph<GraphPool>;
 
 /// Some elements of a [`DeviceBuffer`], to be read.
 pub type View<'a, T> = concertina_cuda::View<'a, T, Home>;

@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Error`]. Neighbours: every fallible function of this crate returns it.
 
-use concertina_heap::{AllocateError, FreeError, GrowError, OutOfMemory, RequestError};
+use concertina_heap::{AllocateError, CaptureError, FreeError, GrowError, OutOfMemory, RequestError};
 use concertina_vmm::{DriverError, Unreturned};
 
 use crate::config::ConfigError;
@@ -46,8 +46,11 @@ pub enum Error {
     /// The stream is registered with another allocator: register it here, too.
     #[error("the stream is registered with another allocator: register it with this one, too")]
     ForeignStream,
-    /// The allocator is still in use, by a clone, a stream, an allocation or a growable: let go of these first.
-    #[error("the allocator is still in use by {0} clones, streams, allocations or growables")]
+    /// A stream captures a graph, and the call would have to do what a capture forbids. The capture is not broken by it.
+    #[error(transparent)]
+    Capture(CaptureError),
+    /// The allocator is still in use, by a clone, a stream, an allocation, a growable or a graph pool: let go of these first.
+    #[error("the allocator is still in use by {0} clones, streams, allocations, growables or graph pools")]
     InUse(usize),
     /// The driver would not take everything back.
     #[error("{0}")]
@@ -67,7 +70,14 @@ impl From<AllocateError> for Error {
             AllocateError::Request(error) => Self::Request(error),
             AllocateError::OutOfMemory(report) => Self::OutOfMemory(report),
             AllocateError::Driver(error) => Self::Driver(error),
+            AllocateError::Capture(error) => Self::Capture(error),
         }
+    }
+}
+
+impl From<CaptureError> for Error {
+    fn from(error: CaptureError) -> Self {
+        AllocateError::from(error).into()
     }
 }
 

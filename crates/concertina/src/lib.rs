@@ -14,6 +14,7 @@ mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod error;
+mod graph;
 mod growable;
 mod layout;
 mod stream;
@@ -22,12 +23,14 @@ pub use allocation::{Allocation, RawAllocation};
 pub use allocator::Allocator;
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use error::Error;
+pub use graph::{CaptureScope, GraphPool};
 pub use growable::Growable;
 pub use layout::Layout;
 pub use stream::Stream;
 
 pub use concertina_heap::{
-    FreeError, HostWait, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed, Verdict,
+    CaptureError, FreeError, Growth, HostWait, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed,
+    Verdict,
 };
 pub use concertina_vmm::{
     Address, CrossStream, Driver, DriverError, DriverErrorKind, FenceCounts, SegmentKind, StreamId,
@@ -42,7 +45,7 @@ struct Readme;
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.
 #[cfg(test)]
 mod handles_cross_threads {
-    use super::{Allocation, Allocator, Driver, Error, Growable, Stream};
+    use super::{Allocation, Allocator, CaptureScope, Driver, Error, GraphPool, Growable, Stream};
 
     fn is_send_and_sync<T: Send + Sync>() {}
 
@@ -52,6 +55,8 @@ mod handles_cross_threads {
         is_send_and_sync::<Stream<D>>();
         is_send_and_sync::<Allocation<D>>();
         is_send_and_sync::<Growable<D>>();
+        is_send_and_sync::<GraphPool<D>>();
+        is_send_and_sync::<CaptureScope<D>>();
         is_send_and_sync::<Error>();
     }
 }

@@ -7,9 +7,12 @@ use core::fmt;
 use std::sync::Arc;
 
 use concertina_heap::{HeapCell, Kind};
+use concertina_vmm::sync::{AtomicBool, Mutex, Ordering};
 use concertina_vmm::{CrossStream, Driver, StreamClock, StreamId};
 
 use crate::allocator::Shared;
+use crate::error::Error;
+use crate::graph::{CaptureScope, GraphPool};
 
 /// What allocations of a stream keep alive: the allocator, the stream's heaps, and through its registration the
 /// driver's stream.
@@ -20,6 +23,9 @@ pub(crate) struct StreamCore<D: Driver> {
     pub(crate) clock: Arc<StreamClock>,
     small: Arc<HeapCell<D>>,
     large: Arc<HeapCell<D>>,
+    // Whether `captured_into` is there: all that a hit outside of captures looks at.
+    is_captured: AtomicBool,
+    captured_into: Mutex<Option<Arc<HeapCell<D>>>>,
 }
 
 impl<D: Driver> StreamCore<D> {
@@ -28,6 +34,21 @@ impl<D: Driver> StreamCore<D> {
             Kind::Small => &self.small,
             Kind::Large => &self.large,
         }
+    }
+
+    /// While the stream captures: the heap of the graph pool that its memory comes from.
+    pub(crate) fn captured_into(&self) -> Option<Arc<HeapCell<D>>> {
+        match self.is_captured.load(Ordering::Relaxed) {
+            false => None,
+            true => self.captured_into.lock().clone(),
+        }
+    }
+
+    /// From now on memory comes from a graph pool, or no longer.
+    pub(crate) fn capture_into(&self, heap: Option<Arc<HeapCell<D>>>) {
+        let is_captured = heap.is_some();
+        *self.captured_into.lock() = heap;
+        self.is_captured.store(is_captured, Ordering::Relaxed);
     }
 }
 
@@ -70,12 +91,28 @@ impl<D: Driver> Stream<D> {
         let clock = shared.heaps.register(stream, rule);
         let small = shared.heaps.heap(&clock, Kind::Small);
         let large = shared.heaps.heap(&clock, Kind::Large);
-        let core = Arc::new(StreamCore { shared: Arc::clone(shared), clock, small, large });
+        let core = Arc::new(StreamCore {
+            shared: Arc::clone(shared),
+            clock,
+            small,
+            large,
+            is_captured: AtomicBool::new(false),
+            captured_into: Mutex::default(),
+        });
         Self { registration: Arc::new(Registration { core }) }
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore<D>> {
         &self.registration.core
+    }
+
+    /// Opens a scope: while it lives, memory that is allocated on this stream comes from the graph pool, and the allocator
+    /// records no event on the stream and makes it wait for nothing. See [`CaptureScope`].
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`] for a pool of another allocator, [`Error::Capture`].
+    pub fn capture(&self, pool: &GraphPool<D>) -> Result<CaptureScope<D>, Error> {
+        CaptureScope::new(self, pool)
     }
 
     /// The allocator's number for it.
@@ -87,6 +124,7 @@ impl<D: Driver> Stream<D> {
     /// queued on `on` up to here (`cuStreamWaitEvent` on an event recorded there just now). Frames that `on` used last
     /// then need no further wait here. Telling it is optional; telling what is not so is a race. Where several threads ask or
     /// free something on the two streams, or queue work there, that takes a lock of the program's around wait and telling.
+    /// In a capture it counts between streams that have a scope, and until the capture ends.
     pub fn note_wait(&self, on: &Self) {
         self.core().shared.heaps.fences().note_wait(self.id(), on.id());
     }

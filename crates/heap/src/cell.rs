@@ -12,6 +12,7 @@ use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Orderi
 use concertina_vmm::{Driver, Fences, StreamClock, Use};
 
 use crate::error::FreeError;
+use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Heap, HeapKey};
 use crate::live::LiveCount;
 
@@ -43,6 +44,7 @@ struct Queued {
 pub struct HeapCell<D: Driver> {
     key: HeapKey,
     clock: Arc<StreamClock>,
+    graph_pool: Option<Arc<GraphPool>>,
     fences: Arc<Fences<D>>,
     live: Arc<LiveCount>,
     heap: Mutex<Heap<D>>,
@@ -54,10 +56,16 @@ pub struct HeapCell<D: Driver> {
 }
 
 impl<D: Driver> HeapCell<D> {
-    pub(crate) fn new(heap: Heap<D>, clock: &Arc<StreamClock>, fences: &Arc<Fences<D>>) -> Self {
+    pub(crate) fn new(
+        heap: Heap<D>,
+        clock: &Arc<StreamClock>,
+        fences: &Arc<Fences<D>>,
+        graph_pool: Option<&Arc<GraphPool>>,
+    ) -> Self {
         Self {
             key: heap.key(),
             clock: Arc::clone(clock),
+            graph_pool: graph_pool.map(Arc::clone),
             fences: Arc::clone(fences),
             live: Arc::clone(heap.live_count()),
             heap: Mutex::new(heap),
@@ -74,7 +82,17 @@ impl<D: Driver> HeapCell<D> {
 
     /// Whether it is the heap of one growable.
     pub(crate) fn is_of_growable(&self) -> bool {
-        self.key.pool != DEFAULT_POOL
+        self.key.pool != DEFAULT_POOL && self.graph_pool.is_none()
+    }
+
+    /// The graph pool that it is in.
+    pub(crate) fn graph_pool(&self) -> Option<&GraphPool> {
+        self.graph_pool.as_deref()
+    }
+
+    /// The graph pool that it is in ends: the last free of a block then has to see the heap off.
+    pub(crate) fn end_pool(&self) {
+        self.retiring.store(true, Ordering::SeqCst);
     }
 
     /// The clock of the heap's stream.

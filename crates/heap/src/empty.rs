@@ -40,11 +40,11 @@ impl<D: Driver> Heaps<D> {
             })
         };
         let ordered = |use_: Use| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
-        if let Some(malloc) = from(&same_stream, &|_| true).or_else(|| in_store(&ordered)) {
+        let any = |use_| self.may_take(waiter, use_);
+        if let Some(malloc) = from(&same_stream, &any).or_else(|| in_store(&ordered)) {
             return Some(malloc);
         }
         self.look_at_streams(waiter, &others);
-        let any = |use_| self.may_take(waiter, use_);
         from(&others, &ordered).or_else(|| in_store(&any)).or_else(|| from(&others, &any))
     }
 

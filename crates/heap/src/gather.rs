@@ -236,7 +236,7 @@ impl<D: Driver> Heaps<D> {
             .filter(|other| other.key() != cell.key())
             .partition(|other| other.key().stream == waiter);
         for other in &same_stream {
-            self.steal_from(other, claim, |_| true);
+            self.steal_from(other, claim, |use_| self.may_take(waiter, use_));
         }
         for other in &others {
             if claim.missing() == 0 {

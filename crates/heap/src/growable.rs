@@ -69,7 +69,7 @@ impl<D: Driver> Growable<D> {
     }
 }
 
-fn merge(uses: &mut Uses, more: &[Use]) {
+pub(crate) fn merge(uses: &mut Uses, more: &[Use]) {
     for use_ in more {
         match uses.iter_mut().find(|known| known.stream == use_.stream) {
             Some(known) => known.tick = known.tick.max(use_.tick),
@@ -93,7 +93,7 @@ impl<D: Driver> Heaps<D> {
         self.sweep_retired();
         let granularity = self.device.granularity();
         let bytes = max_bytes.next_multiple_of(granularity);
-        let cell = self.add_growable_heap(clock);
+        let cell = self.add_pool_heap(self.new_pool(), clock, None);
         let id = self.new_segment_id(&cell);
         // Addresses that the driver would not take back earlier may go now.
         let segment = Segment::new(id, &self.store, bytes, granularity).or_else(|error| {
@@ -154,8 +154,11 @@ impl<D: Driver> Heaps<D> {
         if bytes <= before {
             return Ok(());
         }
-        self.put_after(growable.stream(), &growable.left_in_step).map_err(AllocateError::Driver)?;
-        growable.left_in_step.clear();
+        if !growable.left_in_step.is_empty() {
+            self.check_capture(&growable.cell).map_err(AllocateError::from)?;
+            self.put_after(growable.stream(), &growable.left_in_step).map_err(AllocateError::Driver)?;
+            growable.left_in_step.clear();
+        }
 
         let start = growable.end();
         let end = bytes.div_ceil(STEP_BYTES) as u32;
@@ -173,6 +176,7 @@ impl<D: Driver> Heaps<D> {
             }
             _ => {
                 drop(heap);
+                self.check_capture(&cell).map_err(AllocateError::from)?;
                 let granted = self.search(&cell, &request, |search| {
                     self.attempt_growth(&cell, block, bytes, start, &request, search)
                 })?;
@@ -238,7 +242,7 @@ impl<D: Driver> Heaps<D> {
 
     /// Puts what is queued on `waiter` from now on after the uses: by waits on the device where the streams' rules
     /// allow that, else by a wait of the host. No heap's lock is held in the second case.
-    fn put_after(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
+    pub(crate) fn put_after(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
         let (on_device, on_host): (Vec<Use>, Vec<Use>) =
             self.fences.with_order(waiter, |order| uses.iter().partition(|use_| order.may_follow(**use_)));
         on_host.into_iter().try_for_each(|use_| self.fences.host_wait_for(use_))?;
@@ -303,7 +307,7 @@ impl<D: Driver> Heaps<D> {
         if retired {
             self.finish_retired(cell.key().stream);
         }
-        self.finish_growable(&cell);
+        self.finish_pool_heap(&cell);
     }
 
     /// The most bytes that a growable would grow by, with so many frames to be had.

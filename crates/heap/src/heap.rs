@@ -9,6 +9,7 @@ mod frames;
 mod growth;
 mod mallocs;
 mod pending;
+mod pinned;
 
 use core::fmt;
 use std::collections::{HashMap, VecDeque};
@@ -27,13 +28,13 @@ use crate::idle::{ArenaIdle, IdlePages};
 use crate::live::{HeapLive, LiveBytes};
 use crate::step::{Kind, Request, STEP_BYTES};
 
-/// The pool of all heaps but those of growables, which have one each.
+/// The pool of all heaps but those of growables, which have one each, and of graph pools.
 pub const DEFAULT_POOL: u32 = 0;
 
 /// Which blocks may serve one another with no wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HeapKey {
-    /// The pool: the default one, or that of one growable.
+    /// The pool: the default one, that of one growable, or one for graphs.
     pub pool: u32,
     /// The stream.
     pub stream: StreamId,
@@ -86,8 +87,12 @@ pub struct Heap<D: Driver> {
     // The stream's tick at the last free, or later: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
-    // Whether a growable has the heap, with or without bytes in it.
+    // Whether a growable or a graph pool has the heap, with or without bytes in it.
     in_hand: bool,
+    // Whether nobody may have the heap's frames: it is a graph pool's.
+    pinned: bool,
+    // The launch of a graph that the memory of a pool which has ended is behind.
+    launched: Option<Use>,
 }
 
 impl<D: Driver> fmt::Debug for Heap<D> {
@@ -129,6 +134,8 @@ impl<D: Driver> Heap<D> {
             last_tick: 0,
             retired: false,
             in_hand: key.pool != DEFAULT_POOL,
+            pinned: false,
+            launched: None,
         }
     }
 

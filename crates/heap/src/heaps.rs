@@ -19,6 +19,7 @@ use concertina_vmm::{
 
 use crate::cell::{Freeing, HeapCell, see};
 use crate::error::FreeError;
+use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 use crate::live::LiveBytes;
 use crate::policy::{Settings, StaleRule};
@@ -28,7 +29,7 @@ struct Registry<D: Driver> {
     heaps: BTreeMap<HeapKey, Arc<HeapCell<D>>>,
     // Which heap each segment is in; `None` once it is gone.
     segments: Vec<Option<Arc<HeapCell<D>>>>,
-    // The pool of the growable that was made last.
+    // The pool that was made last, for a growable or for graphs.
     last_pool: u32,
 }
 
@@ -55,6 +56,8 @@ pub struct Stats {
     pub address_bytes: u64,
     /// Most of them at once.
     pub address_peak_bytes: u64,
+    /// Pinned: held by graph pools, live bytes and free ones.
+    pub pinned_bytes: u64,
     /// Number of live blocks.
     pub live_blocks: u64,
     /// Frames taken from an idle page or the store to serve another page.
@@ -159,28 +162,46 @@ impl<D: Driver> Heaps<D> {
     pub fn heap(&self, clock: &Arc<StreamClock>, kind: Kind) -> Arc<HeapCell<D>> {
         let key = HeapKey { pool: DEFAULT_POOL, stream: clock.stream(), kind };
         let mut registry = self.registry.write();
-        let cell = registry.heaps.entry(key).or_insert_with(|| self.new_cell(key, clock));
+        let cell = registry.heaps.entry(key).or_insert_with(|| self.new_cell(key, clock, None));
         Arc::clone(cell)
     }
 
-    fn new_cell(&self, key: HeapKey, clock: &Arc<StreamClock>) -> Arc<HeapCell<D>> {
-        let heap = Heap::new(key, clock, &self.store, &self.live);
-        Arc::new(HeapCell::new(heap, clock, &self.fences))
+    fn new_cell(
+        &self,
+        key: HeapKey,
+        clock: &Arc<StreamClock>,
+        graph_pool: Option<&Arc<GraphPool>>,
+    ) -> Arc<HeapCell<D>> {
+        let mut heap = Heap::new(key, clock, &self.store, &self.live);
+        if graph_pool.is_some() {
+            heap.pin();
+        }
+        Arc::new(HeapCell::new(heap, clock, &self.fences, graph_pool))
     }
 
-    /// A heap for a growable: in a pool of its own.
-    pub(crate) fn add_growable_heap(&self, clock: &Arc<StreamClock>) -> Arc<HeapCell<D>> {
+    /// The number of a pool that has no heaps yet.
+    pub(crate) fn new_pool(&self) -> u32 {
         let mut registry = self.registry.write();
-        let key = loop {
+        loop {
             registry.last_pool = registry.last_pool.wrapping_add(1);
-            let key = HeapKey { pool: registry.last_pool, stream: clock.stream(), kind: Kind::Large };
-            if key.pool != DEFAULT_POOL && !registry.heaps.contains_key(&key) {
-                break key;
+            let pool = registry.last_pool;
+            if pool != DEFAULT_POOL && registry.heaps.keys().all(|key| key.pool != pool) {
+                return pool;
             }
-        };
-        let cell = self.new_cell(key, clock);
-        registry.heaps.insert(key, Arc::clone(&cell));
-        cell
+        }
+    }
+
+    /// The heap of a stream in a pool other than the default one, made if it does not exist yet.
+    pub(crate) fn add_pool_heap(
+        &self,
+        pool: u32,
+        clock: &Arc<StreamClock>,
+        graph_pool: Option<&Arc<GraphPool>>,
+    ) -> Arc<HeapCell<D>> {
+        let key = HeapKey { pool, stream: clock.stream(), kind: Kind::Large };
+        let mut registry = self.registry.write();
+        let cell = registry.heaps.entry(key).or_insert_with(|| self.new_cell(key, clock, graph_pool));
+        Arc::clone(cell)
     }
 
     /// The heap with this key, if there is one.
@@ -223,7 +244,7 @@ impl<D: Driver> Heaps<D> {
     /// queue: one that is refused there is logged, and changes nothing either.
     pub fn free(&self, cell: &HeapCell<D>, freeing: Freeing) -> Result<(), FreeError> {
         if cell.free(freeing)? {
-            self.finish_retired(cell.key().stream);
+            self.finish_last_block(cell.key());
         }
         Ok(())
     }
@@ -301,11 +322,27 @@ impl<D: Driver> Heaps<D> {
         }
     }
 
-    /// Drops what can go of the heap of a growable that is no more.
-    pub(crate) fn finish_growable(&self, cell: &Arc<HeapCell<D>>) {
-        let last_use = cell.lock().last_free();
-        // Only an event seen done lets the mappings go.
-        self.see(last_use);
+    /// The last block of a heap that nobody has any more was freed.
+    fn finish_last_block(&self, key: HeapKey) {
+        let Some(cell) = self.find(key) else { return };
+        let retired = cell.lock().is_retired();
+        if key.pool != DEFAULT_POOL {
+            self.finish_pool_heap(&cell);
+        }
+        if retired {
+            self.finish_retired(key.stream);
+        }
+    }
+
+    /// Drops what can go of the heap of a growable, or of a graph pool, that is no more.
+    pub(crate) fn finish_pool_heap(&self, cell: &Arc<HeapCell<D>>) {
+        let (last_free, launched) = {
+            let heap = cell.lock();
+            (heap.last_free(), heap.launched())
+        };
+        // Only events seen done let the mappings go.
+        self.see(last_free);
+        launched.into_iter().for_each(|use_| self.see(use_));
         if !self.dismantle(cell) {
             self.unfinished.store(true, Ordering::Relaxed);
         }
@@ -318,14 +355,10 @@ impl<D: Driver> Heaps<D> {
             self.see(use_);
         }
         heap.settle_pending(|use_| self.fences.is_done(use_));
-        let mut frames = Vec::new();
-        heap.take_idle(usize::MAX, |_| true, &mut frames);
-        self.store.put(frames);
-        if self.device.segment_kind() == SegmentKind::Malloc {
-            let empty: Vec<u32> = heap.empty_mallocs().map(|empty| empty.arena).collect();
-            for malloc in empty.into_iter().filter_map(|arena| self.take_malloc(&mut heap, arena)) {
-                self.store.put_malloc(malloc);
-            }
+        self.store.put(heap.give_up_idle());
+        for malloc in heap.give_up_empty() {
+            self.counters.address.fetch_sub(malloc.bytes(), Ordering::Relaxed);
+            self.store.put_malloc(malloc);
         }
         if !heap.is_unused() || heap.unmap_all_done(|use_| self.fences.is_done(use_)).is_err() {
             return false;
@@ -351,10 +384,10 @@ impl<D: Driver> Heaps<D> {
         if !self.unfinished.swap(false, Ordering::Relaxed) {
             return;
         }
-        let (growables, others): (Vec<_>, Vec<_>) =
-            self.cells().into_iter().partition(|cell| cell.is_of_growable());
-        for cell in growables.iter().filter(|cell| !cell.lock().is_in_use()) {
-            self.finish_growable(cell);
+        let (in_pools, others): (Vec<_>, Vec<_>) =
+            self.cells().into_iter().partition(|cell| cell.key().pool != DEFAULT_POOL);
+        for cell in in_pools.iter().filter(|cell| !cell.lock().is_in_use()) {
+            self.finish_pool_heap(cell);
         }
         let mut streams: Vec<StreamId> = others
             .iter()
@@ -429,6 +462,7 @@ impl<D: Driver> Heaps<D> {
             stats.binned_bytes += heap.binned_bytes();
             stats.stranded_bytes += heap.stranded_bytes();
             stats.live_blocks += heap.live_blocks();
+            stats.pinned_bytes += if heap.is_pinned() { heap.held_bytes() } else { 0 };
             stats.free_bytes += match self.device.segment_kind() {
                 SegmentKind::Reserved => heap.takeable_frames(|_| true) * self.store.frame_bytes(),
                 SegmentKind::Malloc => heap.idle_malloc_bytes(),

@@ -81,6 +81,10 @@ impl<D: Driver> Heaps<D> {
 
     #[cold]
     fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
+        self.check_capture(cell)?;
+        if self.is_fixed(cell) {
+            return Ok(self.allocate_held(cell, request)?);
+        }
         match self.device.segment_kind() {
             SegmentKind::Malloc => self.allocate_by_malloc(cell, request),
             SegmentKind::Reserved => self.search(cell, request, |search| self.attempt(cell, request, search)),
@@ -301,12 +305,13 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Makes the host wait for some work whose end may serve the request, if that is allowed and there is any: for the
-    /// stream's own first, and for no more than one event. Returns whether it waited.
+    /// stream's own first, and for no more than one event. Not while the stream captures, nor for what is captured.
+    /// Returns whether it waited.
     pub(crate) fn wait_for_work(&self, cell: &HeapCell<D>, shortage: Shortage) -> Result<bool, DriverError> {
-        if self.settings.host_wait == HostWait::Never {
+        let waiter = cell.key().stream;
+        if self.settings.host_wait == HostWait::Never || self.fences.captures(waiter) {
             return Ok(false);
         }
-        let waiter = cell.key().stream;
         let mut cells = self.cells();
         cells.sort_by_key(|other| other.key().stream != waiter);
         let unmaps = shortage == Shortage::Tables;
@@ -317,7 +322,7 @@ impl<D: Driver> Heaps<D> {
             if stream != waiter && !serves(stream) && !unmaps {
                 return None;
             }
-            let done = |use_| self.fences.is_done(use_);
+            let done = |use_| self.fences.is_done(use_) || !self.fences.can_wait_for(use_);
             let idle = |use_| unmaps || !self.may_take(waiter, use_);
             other.lock().unfinished(done, idle, |_| unmaps)
         });
@@ -327,6 +332,7 @@ impl<D: Driver> Heaps<D> {
             self.fences.with_order(waiter, |order| {
                 let uses = directory.free_frames().flat_map(|frame| frame.uses().iter().copied());
                 uses.filter(|use_| !order.may_take(*use_) && order.rule(use_.stream) != CrossStream::Never)
+                    .filter(|use_| order.can_wait_for(*use_))
                     .min_by_key(|use_| use_.tick)
             })
         });
@@ -486,6 +492,9 @@ impl<D: Driver> Heaps<D> {
     fn largest(&self, cell: &Arc<HeapCell<D>>, frames: u64) -> u64 {
         if cell.is_of_growable() {
             return self.largest_growth(cell, frames);
+        }
+        if cell.graph_pool().is_some() {
+            return self.largest_in(cell, frames, 1, u64::MAX);
         }
         let large = self.heap(cell.clock(), Kind::Large);
         let found = self.largest_in(&large, frames, SMALL_BYTES / STEP_BYTES + 1, u64::MAX);

@@ -16,6 +16,7 @@ pub mod cell;
 mod empty;
 pub mod error;
 mod gather;
+pub mod graph;
 pub mod growable;
 pub mod heap;
 pub mod heaps;
@@ -31,7 +32,8 @@ pub mod step;
 pub mod trim;
 
 pub use cell::{Freeing, HeapCell};
-pub use error::{AllocateError, FreeError, GrowError, RequestError};
+pub use error::{AllocateError, CaptureError, FreeError, GrowError, RequestError};
+pub use graph::{GraphPool, Growth};
 pub use growable::Growable;
 pub use heap::{Granted, Heap, HeapKey};
 pub use heaps::{Heaps, Stats};

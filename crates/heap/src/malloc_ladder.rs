@@ -187,6 +187,10 @@ impl<D: Driver> Heaps<D> {
                 Err(short) => shortage = short,
             }
         }
+        if self.fences.captures(cell.key().stream) {
+            // The driver would wait for the device.
+            return Ok(Err(shortage));
+        }
         self.reclaim();
         self.look_at_streams(cell.key().stream, &self.cells());
         let room = self.room().saturating_add(self.empty_bytes(cell));
@@ -253,16 +257,18 @@ impl<D: Driver> Heaps<D> {
 
     /// Makes the host wait for work whose end may serve the request, as [`Heaps::wait_for_work`] does.
     fn wait_for_mallocs(&self, cell: &HeapCell<D>) -> Result<bool, DriverError> {
-        if self.settings.host_wait == HostWait::Never {
+        let waiter = cell.key().stream;
+        if self.settings.host_wait == HostWait::Never || self.fences.captures(waiter) {
             return Ok(false);
         }
         if self.wait_for_work(cell, Shortage::Device)? {
             return Ok(true);
         }
-        let waiter = cell.key().stream;
         let late = |use_: &Use| {
             self.fences.with_order(waiter, |order| {
-                !order.may_take(*use_) && order.rule(use_.stream) != CrossStream::Never
+                !order.may_take(*use_)
+                    && order.rule(use_.stream) != CrossStream::Never
+                    && order.can_wait_for(*use_)
             })
         };
         let in_heaps = self.cells().into_iter().find_map(|other| {

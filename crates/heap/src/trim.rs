@@ -85,16 +85,21 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// A failed record or synchronisation.
     pub fn trim_wait(&self) -> Result<Trimmed, DriverError> {
+        // What is captured is waited for by nobody.
+        let over = |use_| self.fences.is_done(use_) || !self.fences.can_wait_for(use_);
         for cell in self.cells() {
-            let waits = cell.lock().unfinished(|use_| self.fences.is_done(use_), |_| true, |_| true);
-            if waits.is_some() {
+            let waits = cell.lock().unfinished(over, |_| true, |_| true);
+            if waits.is_some() && !self.fences.captures(cell.key().stream) {
                 self.fences.host_wait(cell.key().stream)?;
             }
         }
         // Pending blocks wait for other streams.
         let pending: Vec<Use> =
             self.cells().iter().flat_map(|cell| cell.lock().pending_uses().collect::<Vec<_>>()).collect();
-        pending.into_iter().try_for_each(|use_| self.fences.host_wait_for(use_))?;
+        pending
+            .into_iter()
+            .filter(|use_| !over(*use_))
+            .try_for_each(|use_| self.fences.host_wait_for(use_))?;
         Ok(self.trim())
     }
 

@@ -1,7 +1,8 @@
 //! Fences: what must be over before memory may serve another stream, or before a mapping may go.
 //!
 //! Main types: [`Fences`], [`StreamClock`], [`Use`], [`Uses`]. Neighbours: heaps stamp what they free with a
-//! [`Use`]; thieves ask [`Fences::wait`] before they place a frame; whoever unmaps asks [`Fences::is_done`].
+//! [`Use`]; thieves ask [`Fences::wait`] before they place a frame; whoever unmaps asks [`Fences::is_done`];
+//! `fence/capture.rs` has the streams that capture a graph.
 //!
 //! Time on a stream is counted in *ticks*. A tick ends when an event is recorded, and that event covers every use of
 //! this tick and of all before it: so any number of frees costs one event, recorded only when somebody needs it, and
@@ -11,15 +12,20 @@
 //! clock moved on, so the work it follows was queued before the event of `t`. A free that comes between the two steps
 //! reads `t + 1`, which that event doesn't claim to cover.
 
+mod capture;
+
 use core::fmt;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+pub use self::capture::BeginCapture;
+use self::capture::{Capture, in_capture};
+
 use crate::cross_stream::CrossStream;
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::error::DriverError;
+use crate::error::{Call, DriverError};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::units::StreamId;
 
@@ -95,6 +101,7 @@ struct Timeline<D: Driver> {
     // Once nothing is queued on it any more: the last tick that somebody may ask about.
     last: Option<u64>,
     forgotten: bool,
+    capture: Option<Capture>,
 }
 
 impl<D: Driver> Timeline<D> {
@@ -110,6 +117,11 @@ impl<D: Driver> Timeline<D> {
 
     fn covered(&self) -> u64 {
         self.events.back().map_or(self.done, |(tick, _)| (*tick).max(self.done))
+    }
+
+    /// Whether an event may show that the use is done.
+    fn can_show(&self, use_: Use) -> bool {
+        self.capture.is_none() || use_.tick <= self.covered()
     }
 
     fn knows(&self, use_: Use) -> bool {
@@ -168,6 +180,9 @@ impl<D: Driver> Inner<D> {
         // All that was queued there is done, so that nobody needs to know any more that it comes after it.
         for timeline in self.timelines.iter_mut().flatten() {
             timeline.known.retain(|(known, _)| *known != stream);
+            if let Some(capture) = &mut timeline.capture {
+                capture.known.retain(|(known, _)| *known != stream);
+            }
         }
     }
 }
@@ -195,22 +210,30 @@ impl<D: Driver> Order<'_, D> {
         use_.stream == self.waiter || self.inner.timeline(use_.stream).is_none()
     }
 
-    /// Whether work queued on the stream from now on comes after the use with no further wait.
+    /// Whether work queued on the stream from now on comes after the use with no further wait. While the stream captures,
+    /// that work is a graph's, which may be launched elsewhere: what the stream did before is no order for it.
     pub fn is_before(&self, use_: Use) -> bool {
-        use_.stream == self.waiter
+        (use_.stream == self.waiter && !self.inner.captures(self.waiter))
             || self.inner.is_done(use_)
             || self.inner.timeline(self.waiter).is_some_and(|timeline| timeline.knows(use_))
     }
 
-    /// The rule that holds between the stream and another one.
+    /// The rule that holds between the stream and another one. While one of them captures, neither waits for the other.
     pub fn rule(&self, other: StreamId) -> CrossStream {
-        let of =
-            |stream| self.inner.timeline(stream).map_or(CrossStream::DeviceWait, |timeline| timeline.rule);
+        let of = |stream| match self.inner.timeline(stream) {
+            None => CrossStream::DeviceWait,
+            Some(timeline) if timeline.capture.is_some() => timeline.rule.min(CrossStream::Completed),
+            Some(timeline) => timeline.rule,
+        };
         of(self.waiter).min(of(other))
     }
 
     /// Whether the stream may take a frame with such a last use, by a wait on the device if need be.
+    /// While it captures: if the use is seen done.
     pub fn may_take(&self, use_: Use) -> bool {
+        if self.inner.captures(self.waiter) && !self.is_done(use_) {
+            return false;
+        }
         match self.rule(use_.stream) {
             CrossStream::Never => self.is_own(use_),
             CrossStream::Completed => self.is_before(use_),
@@ -221,6 +244,11 @@ impl<D: Driver> Order<'_, D> {
     /// Whether the stream comes after the use, or may be made to by a wait on the device.
     pub fn may_follow(&self, use_: Use) -> bool {
         self.is_before(use_) || self.rule(use_.stream) == CrossStream::DeviceWait
+    }
+
+    /// Whether the host may wait for the use: not for one in a capture.
+    pub fn can_wait_for(&self, use_: Use) -> bool {
+        self.inner.timeline(use_.stream).is_none_or(|timeline| timeline.can_show(use_))
     }
 }
 
@@ -266,6 +294,7 @@ impl<D: Driver> Fences<D> {
             unasked: None,
             last: None,
             forgotten: false,
+            capture: None,
         }));
         clock
     }
@@ -376,7 +405,8 @@ impl<D: Driver> Fences<D> {
         self.poll(use_.stream)
     }
 
-    /// Sees to it that an event covers the use: records one if none does.
+    /// Sees to it that an event covers the use: records one if none does. Nothing happens while its stream captures: a
+    /// call after the end tries again.
     ///
     /// # Errors
     /// A failed creation or record; the use stays uncovered and a later call tries again.
@@ -388,6 +418,10 @@ impl<D: Driver> Fences<D> {
         match inner.timeline(use_.stream) {
             Some(timeline) if timeline.covered() < use_.tick => {}
             _ => return Ok(()),
+        }
+        self.settle_left(inner, use_.stream)?;
+        if inner.captures(use_.stream) {
+            return Ok(());
         }
         let event = match inner.spare.pop() {
             Some(event) => event,
@@ -412,7 +446,8 @@ impl<D: Driver> Fences<D> {
     /// driver for uses of its own, for those seen done, and for those that `waiter` is known to come after already.
     ///
     /// # Errors
-    /// A failed record or wait; the order of the uses is then not promised, and the same call may be made again.
+    /// A failed record or wait; the order of the uses is then not promised, and the same call may be made again. `NotReady`
+    /// while `waiter` captures, or the stream of a use does and no event from before covers it.
     pub fn wait(&self, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {
         self.wait_locked(&mut self.inner.lock(), waiter, uses)
     }
@@ -444,13 +479,22 @@ impl<D: Driver> Fences<D> {
             if inner.timeline(waiter).is_none_or(|timeline| timeline.knows(use_)) {
                 continue;
             }
+            self.settle_left(inner, waiter)?;
+            if inner.captures(waiter) {
+                return Err(in_capture(Call::StreamWait, waiter));
+            }
             self.cover_locked(inner, use_)?;
             let (Some(waiting), Some(on)) = (inner.timeline(waiter), inner.timeline(use_.stream)) else {
                 continue;
             };
             // The earliest event that covers the use: a later one would also wait for work that nobody asked about.
             let at = on.events.partition_point(|(tick, _)| *tick < use_.tick);
-            let Some((tick, event)) = on.events.get(at) else { continue };
+            let Some((tick, event)) = on.events.get(at) else {
+                if on.can_show(use_) {
+                    continue;
+                }
+                return Err(in_capture(Call::EventRecord, use_.stream));
+            };
             let tick = *tick;
             self.device.stream_wait(&waiting.stream, event)?;
             inner.counts.waits += 1;
@@ -461,6 +505,11 @@ impl<D: Driver> Fences<D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the host may wait for the use: not for one in a capture.
+    pub fn can_wait_for(&self, use_: Use) -> bool {
+        self.with_order(use_.stream, |order| order.can_wait_for(use_))
     }
 
     /// Whether work queued on `waiter` from now on comes after the use with no further wait.
@@ -480,7 +529,7 @@ impl<D: Driver> Fences<D> {
     /// go on meanwhile.
     ///
     /// # Errors
-    /// A failed record or synchronisation.
+    /// A failed record or synchronisation; `NotReady` for a use in a capture.
     pub fn host_wait_for(&self, use_: Use) -> Result<(), DriverError> {
         let (tick, event) = {
             let mut inner = self.inner.lock();
@@ -489,6 +538,9 @@ impl<D: Driver> Fences<D> {
             }
             self.cover_locked(&mut inner, use_)?;
             let Some(timeline) = inner.timeline(use_.stream) else { return Ok(()) };
+            if !timeline.can_show(use_) {
+                return Err(in_capture(Call::EventSynchronize, use_.stream));
+            }
             let at = timeline.events.partition_point(|(tick, _)| *tick < use_.tick);
             let Some((tick, event)) = timeline.events.get(at) else { return Ok(()) };
             (*tick, Arc::clone(event))
@@ -524,9 +576,13 @@ impl<D: Driver> Fences<D> {
     }
 
     /// The program told its own wait: work queued on `waiter` from now on comes after all queued on `on` so far, up to an
-    /// unasked wait there ([`Fences::wait_unasked`]).
+    /// unasked wait there ([`Fences::wait_unasked`]). Between streams that capture it holds until the end of the capture, and
+    /// between one that does and one that does not, not at all.
     pub fn note_wait(&self, waiter: StreamId, on: StreamId) {
         let mut inner = self.inner.lock();
+        if inner.captures(waiter) != inner.captures(on) {
+            return;
+        }
         let Some(tick) = self.told(&mut inner, on) else { return };
         if let Some(timeline) = inner.timeline_mut(waiter) {
             timeline.learn(Use { stream: on, tick });
@@ -537,6 +593,10 @@ impl<D: Driver> Fences<D> {
     /// unasked wait there.
     pub fn note_synchronized(&self, stream: StreamId) {
         let mut inner = self.inner.lock();
+        // What is captured does not run.
+        if inner.timeline(stream).is_none_or(|timeline| timeline.capture.is_some()) {
+            return;
+        }
         let Some(tick) = self.told(&mut inner, stream) else { return };
         inner.note_done(stream, tick);
     }

@@ -31,7 +31,7 @@ pub use cross_stream::CrossStream;
 pub use device::{Device, MALLOC_PAGE_BYTES, SegmentKind, Unreturned};
 pub use driver::{Accessor, Capabilities, CaptureStatus, Driver, FrameProperties, MemoryInfo};
 pub use error::{Call, DriverError, DriverErrorKind, Returned};
-pub use fence::{FenceCounts, Fences, Order, StreamClock, Use, Uses};
+pub use fence::{BeginCapture, FenceCounts, Fences, Order, StreamClock, Use, Uses};
 pub use frame::Frame;
 pub use frame_store::{CreateError, Directory, FrameStore, Holder, ReleaseError};
 pub use malloc::{Malloc, MallocCounts};

@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Error`]. Neighbours: all of `cuda` returns it.
 
-use concertina_cuda::{BufferError, OpenError};
+use concertina_cuda::{BufferError, GraphError, OpenError};
 use concertina_vmm::CrossStream;
 
 /// A failed call. All buffers are as they were, nothing is lost, and the call may be made again.
@@ -28,6 +28,9 @@ pub enum Error {
         /// The rule that was asked for.
         asked: CrossStream,
     },
+    /// A graph: its capture, or a launch.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// The stream is of another context than the memory: make the memory of that context, too.
     #[error(
         "a stream of device {stream}; the memory is of a context on device {memory}, and not of the stream's"

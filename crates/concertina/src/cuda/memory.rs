@@ -14,6 +14,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use crate::allocator::Allocator;
 use crate::config::Config;
 
+use super::GraphPool;
 use super::error::Error;
 use super::home::Home;
 use super::stream::{Registration, Stream};
@@ -143,6 +144,12 @@ impl Memory {
         let registration = Arc::new(Registration { home, stream: handle });
         streams.insert(name, Arc::downgrade(&registration));
         Ok(Stream { registration })
+    }
+
+    /// A pool for the memory of graphs that are captured: [`Stream::capture`]. It grows in captures;
+    /// [`Allocator::graph_pool_with`] has one that does not.
+    pub fn graph_pool(&self) -> GraphPool {
+        self.shared.allocator.graph_pool()
     }
 
     /// The allocator: figures, trims, memory without a type.

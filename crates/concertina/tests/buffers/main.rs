@@ -10,6 +10,7 @@
 
 mod examples;
 mod gaps;
+mod graphs;
 mod growables;
 mod libraries;
 mod mallocs;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod captures;
 mod cases;
 mod close;
 mod counts;

@@ -5,7 +5,7 @@
 use concertina_vmm::Driver;
 use concertina_vmm::sync::Arc;
 
-use super::Heap;
+use super::{DEFAULT_POOL, Heap};
 use crate::live::LiveCount;
 use crate::step::STEP_BYTES;
 
@@ -21,14 +21,15 @@ impl<D: Driver> Heap<D> {
         self.retired
     }
 
-    /// Whether a block is live, or a growable has the heap.
+    /// Whether a block is live, or a growable or a graph pool has the heap.
     pub(crate) fn is_in_use(&self) -> bool {
         self.live_blocks > 0 || self.in_hand
     }
 
     /// Whether it is retired and its last block is freed.
     pub(crate) fn is_finished(&self) -> bool {
-        self.retired && !self.is_in_use()
+        let nobodys = self.retired || (self.key.pool != DEFAULT_POOL && !self.in_hand);
+        nobodys && !self.is_in_use()
     }
 
     /// Number of live blocks that are used on other streams.
@@ -88,6 +89,9 @@ impl<D: Driver> Heap<D> {
 
     /// Pinned frames.
     pub(crate) fn pinned_frames(&self) -> u64 {
+        if self.is_pinned() {
+            return self.held_bytes() / self.store.frame_bytes();
+        }
         let pages = self.arenas.iter().flat_map(|arena| {
             (0..arena.segment.pages()).map_while(move |page| {
                 (page < self.pages_touched(0, arena.extent).end()).then(|| arena.segment.frame(page))

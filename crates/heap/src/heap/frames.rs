@@ -18,7 +18,7 @@ impl<D: Driver> Heap<D> {
         taken: &mut Vec<Frame<D>>,
     ) {
         // Pages of malloc segments have no frames, and stay in the queue, which knows their last uses.
-        if count == 0 || self.segment_kind() == SegmentKind::Malloc {
+        if count == 0 || self.pinned || self.segment_kind() == SegmentKind::Malloc {
             return;
         }
         let stream = self.key.stream;
@@ -49,7 +49,7 @@ impl<D: Driver> Heap<D> {
     pub(crate) fn take_page(&mut self, arena: u32, page: u32) -> Option<Frame<D>> {
         let last_use = self.last_use(arena, page);
         let arena = &mut self.arenas[arena as usize];
-        if !arena.idle.is_idle(page) {
+        if !arena.idle.is_idle(page) || self.pinned {
             return None;
         }
         arena.segment.take(page, Some(last_use))
@@ -65,7 +65,9 @@ impl<D: Driver> Heap<D> {
     /// Whether the page is held, idle and not pinned: its frame may be taken.
     pub(crate) fn is_takeable(&self, arena: u32, page: u32) -> bool {
         let arena = &self.arenas[arena as usize];
-        arena.idle.is_idle(page) && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
+        !self.pinned
+            && arena.idle.is_idle(page)
+            && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
     }
 
     /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
@@ -93,6 +95,9 @@ impl<D: Driver> Heap<D> {
         mut pages: Vec<u32>,
         done: impl Fn(Use) -> bool,
     ) -> Result<(), DriverError> {
+        if !self.launched.is_none_or(&done) {
+            return Ok(());
+        }
         let segment = &mut self.arenas[arena as usize].segment;
         pages.retain(|&page| segment.stale(page).is_some_and(|(_, last_use)| last_use.is_none_or(&done)));
         pages.sort_unstable();
@@ -102,7 +107,7 @@ impl<D: Driver> Heap<D> {
 
     /// The stale pages whose last use is seen done: the tick of that use, the arena and the page.
     pub(crate) fn stale_done(&self, done: impl Fn(Use) -> bool) -> Vec<(u64, u32, u32)> {
-        let arenas = (0..).zip(&self.arenas);
+        let arenas = (0..).zip(&self.arenas).filter(|_| self.launched.is_none_or(&done));
         arenas
             .flat_map(|(number, arena)| {
                 let done = &done;

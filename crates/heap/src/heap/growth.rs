@@ -12,7 +12,7 @@ use crate::plan::{Plan, Refusal, Rules, Spot};
 use crate::step::{Request, STEP_BYTES};
 
 impl<D: Driver> Heap<D> {
-    /// The growable is no more: the heap goes when nothing is left in it.
+    /// The growable, or the graph pool, is no more: the heap goes when nothing is left in it.
     pub(crate) fn let_go(&mut self) {
         self.in_hand = false;
     }

@@ -6,10 +6,11 @@
 //! A malloc segment is one hole when it comes, so that all of it is found as the best fit: there is no tail. When it leaves,
 //! its arena stays without pages, and the next one takes its place.
 
-use concertina_vmm::{Address, Driver, Malloc, PageRange, Segment, SegmentId, Use, Uses};
+use concertina_vmm::{Address, Driver, Malloc, PageRange, Segment, SegmentId, SegmentKind, Use, Uses};
 
 use super::Heap;
 use crate::block::{BlockState, NONE};
+use crate::graph::merged;
 use crate::heap::Arena;
 
 /// A malloc segment with no block in it.
@@ -45,9 +46,9 @@ impl<D: Driver> Heap<D> {
         self.index(hole);
     }
 
-    /// The malloc segments with no block in them.
+    /// The malloc segments with no block in them, unless they are pinned.
     pub(crate) fn empty_mallocs(&self) -> impl Iterator<Item = Empty> + '_ {
-        let arenas = (0..).zip(&self.arenas).filter(|(_, arena)| self.is_empty(arena));
+        let arenas = (0..).zip(&self.arenas).filter(|(_, arena)| !self.pinned && self.is_empty(arena));
         arenas.map(|(number, arena)| {
             let last_use = Use { stream: self.key.stream, tick: self.idle.last_tick(number) };
             let (address, bytes) = (arena.segment.address(), arena.segment.bytes());
@@ -78,6 +79,21 @@ impl<D: Driver> Heap<D> {
         arena.idle.restart();
         (arena.last, arena.extent) = (NONE, 0);
         Some(malloc)
+    }
+
+    /// Takes all empty segments. Of a pinned heap, too: nobody else gets any of it in between.
+    pub(crate) fn give_up_empty(&mut self) -> Vec<Malloc<D>> {
+        if self.segment_kind() == SegmentKind::Reserved {
+            return Vec::new();
+        }
+        let pinned = std::mem::take(&mut self.pinned);
+        let empty: Vec<u32> = self.empty_mallocs().map(|empty| empty.arena).collect();
+        let mut mallocs: Vec<_> = empty.into_iter().filter_map(|arena| self.take_malloc(arena)).collect();
+        self.pinned = pinned;
+        for malloc in &mut mallocs {
+            malloc.set_uses(merged(malloc.uses().clone(), self.launched.as_slice()));
+        }
+        mallocs
     }
 
     /// Bytes of pages of malloc segments with no live bytes in them.

@@ -3,6 +3,7 @@
 //! Main types: [`Setup`]. Neighbours: `returns` and `retries` are about single owners, `segments`, `frame_stores` and
 //! `fences` compare with trivial models.
 
+mod captures;
 mod fence_model;
 mod fences;
 mod frame_stores;

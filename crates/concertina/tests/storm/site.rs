@@ -119,7 +119,7 @@ impl Site {
         &self,
         streams: impl IntoIterator<Item = &'a EmulatedStream>,
     ) -> Vec<RwLockReadGuard<'_, ()>> {
-        let mut locks: Vec<usize> = streams.into_iter().map(|stream| lock_of(stream)).collect();
+        let mut locks: Vec<usize> = streams.into_iter().map(lock_of).collect();
         locks.sort_unstable();
         locks.dedup();
         locks.into_iter().map(|lock| self.telling[lock].read()).collect()

@@ -1,6 +1,7 @@
 //! The storm: two million operations of two thousand programs, under the race detector.
 //!
-//! Neighbours: `program` makes and runs them. `CONCERTINA_STORM_SEEDS` says how many programs, instead of that; `CONCERTINA_STORM_SEED` runs one, as a failure named it.
+//! Neighbours: `program` makes and runs them. `CONCERTINA_STORM_SEEDS` says how many programs, instead of that;
+//! `CONCERTINA_STORM_SEED` runs one, as a failure named it.
 
 use std::panic;
 use std::sync::Mutex;

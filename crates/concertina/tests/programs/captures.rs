@@ -61,6 +61,10 @@ impl Bench {
     fn completing(pages: u64, completion: EventCompletion, config: Config) -> Self {
         let device =
             EmulatorConfig::default().with_capacity(pages * PAGE).unwrap().with_event_completion(completion);
+        Self::on(device, config)
+    }
+
+    fn on(device: EmulatorConfig, config: Config) -> Self {
         let device = Emulator::new(device).unwrap();
         let allocator = Allocator::new(device.clone(), config).unwrap();
         let streams = (0..3)
@@ -321,6 +325,53 @@ fn never_keeps_frames_from_a_capture_on_another_stream() {
     assert!(bench.try_allocate(1, 0).unwrap_err().is_out_of_memory());
     bench.end(0, scope);
     drop(pool);
+    bench.ends_empty();
+}
+
+/// Order on the stream is none for the graph, which may be launched elsewhere.
+#[test]
+fn a_capture_takes_of_its_own_stream_what_is_done_whatever_the_rule() {
+    for rule in [CrossStream::Never, CrossStream::Completed, CrossStream::DeviceWait] {
+        let bench = Bench::with(8, Bench::config().cross_stream(rule).build());
+        bench.write_and_free(bench.allocate(8, 0), 0);
+        let pool = bench.allocator.graph_pool();
+        let scope = bench.begin(0, &pool);
+        assert!(bench.try_allocate(1, 0).unwrap_err().is_out_of_memory(), "{rule:?}");
+        bench.device.complete_all();
+        drop(bench.allocate(8, 0));
+        bench.end(0, scope);
+        drop(pool);
+        bench.ends_empty();
+    }
+}
+
+/// The same rules, where memory comes from mallocs, which go only whole.
+#[test]
+fn without_virtual_memory_a_pool_keeps_its_segments() {
+    let device = EmulatorConfig { virtual_memory: false, ..EmulatorConfig::default() };
+    let device = device.with_capacity(60 * MIB).unwrap().with_event_completion(EventCompletion::ByHand);
+    let bench = Bench::on(device, Bench::config().build());
+    let pool = bench.allocator.graph_pool_with(Growth::Held);
+    pool.reserve(20 * MIB, bench.stream(0)).unwrap();
+    let scope = bench.begin(0, &pool);
+    let calls = bench.calls();
+    let mut graph = Graph::default();
+    graph.write(&bench.allocate(10, 0));
+    assert!(matches!(bench.try_allocate(11, 0), Err(concertina::Error::Capture(_))));
+    assert_eq!(bench.calls(), calls);
+    bench.end(0, scope);
+    bench.launch(&graph, &pool, 1);
+    // 40 MiB are left for others, whatever is free in the pool.
+    assert!(bench.try_allocate(21, 2).unwrap_err().is_out_of_memory());
+    bench.allocator.trim();
+    assert_eq!(bench.allocator.stats().pinned_bytes, 20 * MIB);
+    bench.check();
+    drop(pool);
+    // Behind the launch, by a wait on the device.
+    let waits = bench.count(Call::StreamWait);
+    let blocks: Vec<_> = (0..3).map(|_| bench.allocate(10, 2)).collect();
+    blocks.into_iter().for_each(|block| bench.write_and_free(block, 2));
+    assert!(bench.count(Call::StreamWait) > waits);
     bench.ends_empty();
 }
 

@@ -75,6 +75,24 @@ fn a_launch_goes_on_while_another_graph_is_captured_into_the_pool() {
     bench.ends_empty();
 }
 
+/// A block of a later capture is written before that is launched, where an earlier graph of the pool may still write.
+#[test]
+fn work_on_a_new_block_comes_behind_the_launches_so_far() {
+    let bench = Bench::new(16);
+    let pool = bench.allocator.graph_pool();
+    let graph = capture(&bench, &pool, 0, 4);
+    let scope = bench.begin(0, &pool);
+    bench.launch(&graph, &pool, 1);
+    let input = bench.allocate(4, 0);
+    assert_eq!(input.address(), graph.writes[0].0);
+    bench.end(0, scope);
+    assert_eq!(bench.count(Call::StreamWait), 1);
+    bench.write_and_free(input, 0);
+    bench.check();
+    drop(pool);
+    bench.ends_empty();
+}
+
 #[test]
 fn the_frames_of_a_pool_that_has_ended_serve_others_behind_its_launches() {
     let bench = Bench::new(8);

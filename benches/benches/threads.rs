@@ -1,7 +1,7 @@
 //! What does a pair of an allocation and its free cost on several threads, by what they share; and what a block that
 //! another thread frees?
 //!
-//! Neighbours: `src/threads.rs` has the threads, `examples/threads.rs` prints ratios that a loaded machine blurs less.
+//! Neighbours: `src/threads.rs` has the threads, `examples/thread_scaling.rs` prints ratios that a loaded machine blurs less.
 
 use concertina_bench::threads::{Crew, Handover, Sharing};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

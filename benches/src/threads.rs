@@ -1,7 +1,7 @@
 //! Threads that allocate and free side by side: how much do they slow one another?
 //!
 //! Main types: [`Crew`], [`Sharing`], [`Handover`]. Neighbours: `benches/threads.rs` times them with criterion,
-//! `examples/threads.rs` prints a table of ratios.
+//! `examples/thread_scaling.rs` prints a table of ratios.
 //!
 //! Every pair finds a place whose pages are all held: a run asserts that no driver call was made. Two variants can only
 //! be compared within one run of a program, by turns: what the machine does beside it changes from second to second.

@@ -7,7 +7,7 @@
 //! - Do more threads than processors get less done? Then all of the time counts.
 //!
 //! ```sh
-//! cargo run --release -p concertina-bench --example threads
+//! cargo run --release -p concertina-bench --example thread_scaling
 //! ```
 
 use std::time::Duration;

@@ -67,26 +67,23 @@ fn examples(root: &Path) -> Result<Vec<Step>, XtaskError> {
     Ok(steps)
 }
 
-/// The tests under random schedules, `tests/schedules.rs` of each crate that has some: built apart with `--cfg shuttle`,
-/// which puts every lock of the library under the scheduler.
+/// The tests under a scheduler, built apart with a `--cfg` that puts every lock of the library under it: those of
+/// `tests/schedules.rs` of each crate that has some under random schedules, those of `tests/models.rs` under all.
 fn schedules(root: &Path) -> Result<Vec<Step>, XtaskError> {
     let crates = root.join("crates");
     let failed = |source| XtaskError::io("read", &crates, source);
     let mut steps = Vec::new();
     for entry in fs::read_dir(&crates).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        if entry.path().join("tests/schedules.rs").is_file() {
+        let kinds =
+            [("schedules", "--cfg shuttle", "target/shuttle"), ("models", "--cfg loom", "target/loom")];
+        for (test, flags, target) in kinds {
+            if !entry.path().join(format!("tests/{test}.rs")).is_file() {
+                continue;
+            }
             let manifest = format!("crates/{}/Cargo.toml", entry.file_name().to_string_lossy());
-            let arguments = [
-                "test",
-                "--manifest-path",
-                &manifest,
-                "--test",
-                "schedules",
-                "--target-dir",
-                "target/shuttle",
-            ];
-            steps.push(Step::cargo(&arguments).environment("RUSTFLAGS", "--cfg shuttle"));
+            let arguments = ["test", "--manifest-path", &manifest, "--test", test, "--target-dir", target];
+            steps.push(Step::cargo(&arguments).environment("RUSTFLAGS", flags));
         }
     }
     steps.sort_by_key(Step::command_line);

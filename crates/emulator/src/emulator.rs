@@ -5,9 +5,14 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+// A driver puts calls that concern one stream in an order, and so do the threads that make them: loom has to know.
+#[cfg(loom)]
+use concertina_vmm::sync::{Mutex, MutexGuard};
 use concertina_vmm::{Address, Capabilities, CaptureStatus};
 
 use crate::backing::{Backing, BackingId, Piece};
@@ -34,6 +39,9 @@ pub(crate) struct Shared {
 impl Shared {
     /// No code panics with the lock held and a change half done, so a poisoned lock is as good as another.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Device> {
+        #[cfg(loom)]
+        return self.device.lock();
+        #[cfg(not(loom))]
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@
 //! can miss a free that had returned before: figures, thieves, trims and the search before out of memory need no care
 //! of their own. `docs/locking.md` has the cases.
 
-use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Queue};
+use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Queue, fence};
 use concertina_vmm::{Driver, Fences, StreamClock, Use};
 
 use crate::error::FreeError;
@@ -92,7 +92,8 @@ impl<D: Driver> HeapCell<D> {
 
     /// The graph pool that it is in ends: the last free of a block then has to see the heap off.
     pub(crate) fn end_pool(&self) {
-        self.retiring.store(true, Ordering::SeqCst);
+        self.retiring.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// The clock of the heap's stream.
@@ -176,8 +177,9 @@ impl<D: Driver> HeapCell<D> {
         self.live.note_queued(freeing.bytes);
         self.queue.push(Queued { freeing, tick: self.clock.now().tick, others });
         // Either this sees that the heap retires, or who retires it sees the block in the queue: both first write and
-        // then read, in the one order that all threads agree on.
-        self.retiring.load(Ordering::SeqCst) && self.lock().is_finished()
+        // then read, with a fence in between.
+        fence(Ordering::SeqCst);
+        self.retiring.load(Ordering::Relaxed) && self.lock().is_finished()
     }
 
     /// Notes that work on another stream uses a live block up to `use_`.
@@ -190,7 +192,8 @@ impl<D: Driver> HeapCell<D> {
 
     /// Retires the heap. Returns whether no block of it is live.
     pub(crate) fn retire(&self) -> bool {
-        self.retiring.store(true, Ordering::SeqCst);
+        self.retiring.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         self.lock().retire()
     }
 }

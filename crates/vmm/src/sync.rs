@@ -2,18 +2,21 @@
 //!
 //! Main types: [`Mutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
 //! Plain builds use `std`; with `--cfg shuttle` the same names come from `shuttle`, which runs a test under many
-//! random schedules (`cargo xtask test` does both).
+//! random schedules, and with `--cfg loom` from `loom`, which runs a small one under all of them
+//! (`cargo xtask test` does all three).
 //!
 //! A lock here is not poisoned: a panic while one is held is a bug that the panic itself reports, and refusing every
 //! later free would turn one lost block into all of them.
 
+#[cfg(loom)]
+use loom::sync as backing;
 #[cfg(shuttle)]
 use shuttle::sync as backing;
-#[cfg(not(shuttle))]
+#[cfg(not(any(loom, shuttle)))]
 use std::sync as backing;
 use std::sync::TryLockError;
 
-pub use backing::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use backing::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub use backing::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::Arc;
 
@@ -24,21 +27,35 @@ pub const CACHE_LINES_BYTES: usize = 128;
 
 /// A mutual exclusion lock.
 #[derive(Debug, Default)]
-pub struct Mutex<T>(backing::Mutex<T>);
+pub struct Mutex<T>(
+    backing::Mutex<T>,
+    // Touched with the lock held, and before a try: loom looks at other orders of two steps only if they meet somewhere,
+    // and an unlock is no step to it. Without this no try would ever find the lock taken.
+    #[cfg(loom)] AtomicU64,
+);
 
 impl<T> Mutex<T> {
     /// A lock around `value`.
     pub fn new(value: T) -> Self {
-        Self(backing::Mutex::new(value))
+        Self(
+            backing::Mutex::new(value),
+            #[cfg(loom)]
+            AtomicU64::new(0),
+        )
     }
 
     /// Waits for the lock and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        #[cfg(loom)]
+        self.1.fetch_add(1, Ordering::Relaxed);
+        guard
     }
 
     /// Takes the lock if nobody has it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(loom)]
+        self.1.fetch_add(1, Ordering::Relaxed);
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -75,19 +92,19 @@ impl<T> RwLock<T> {
 
 /// A queue without a lock: many threads push, and whoever holds the lock of what it belongs to pops.
 ///
-/// Plain builds use crossbeam's `SegQueue`. It can't be put under a scheduler, so under `--cfg shuttle` another queue
+/// Plain builds use crossbeam's `SegQueue`. It can't be put under a scheduler, so under `--cfg shuttle` and `--cfg loom` another queue
 /// stands in for it, which lets other threads run before each of its steps that they could see.
 #[derive(Debug)]
 pub struct Queue<T> {
-    #[cfg(not(shuttle))]
+    #[cfg(not(any(loom, shuttle)))]
     items: crossbeam_queue::SegQueue<T>,
-    #[cfg(shuttle)]
+    #[cfg(any(loom, shuttle))]
     items: std::sync::Mutex<std::collections::VecDeque<T>>,
-    #[cfg(shuttle)]
+    #[cfg(any(loom, shuttle))]
     len: AtomicU64,
 }
 
-#[cfg(not(shuttle))]
+#[cfg(not(any(loom, shuttle)))]
 impl<T> Queue<T> {
     /// Nothing queued.
     pub fn new() -> Self {
@@ -111,7 +128,7 @@ impl<T> Queue<T> {
     }
 }
 
-#[cfg(shuttle)]
+#[cfg(any(loom, shuttle))]
 impl<T> Queue<T> {
     /// Nothing queued.
     pub fn new() -> Self {

@@ -99,6 +99,8 @@ impl<D: Driver> Heaps<D> {
         mut attempt: impl FnMut(&mut Search) -> Result<Try, AllocateError>,
     ) -> Result<Granted, AllocateError> {
         let mut search = Search::new();
+        // Whether the work that memory was missing for may have ended by itself since the try before.
+        let mut may_have_ended = self.settings.host_wait == HostWait::LastResort;
         self.sweep_retired();
         loop {
             let shortage = match attempt(&mut search)? {
@@ -117,6 +119,11 @@ impl<D: Driver> Heaps<D> {
                 continue;
             }
             if self.never_fits(request).is_none() && self.wait_for_work(cell, shortage)? {
+                search = Search::new();
+                continue;
+            }
+            if std::mem::take(&mut may_have_ended) {
+                self.sweep_retired();
                 search = Search::new();
                 continue;
             }

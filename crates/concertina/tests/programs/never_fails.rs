@@ -46,9 +46,9 @@ fn own_frames(world: &World, stream: usize) -> u64 {
     world.setup.most_frames() - mapped + own
 }
 
-/// Where the host may wait, nothing is refused for work that has not ended. By the clock, it may have ended just now.
+/// Where the host may wait, nothing is refused for work that has not ended.
 fn may_be_refused(world: &World) -> bool {
-    world.setup.host_wait == HostWait::Never || world.setup.completion == EventCompletion::ByClock
+    world.setup.host_wait == HostWait::Never
 }
 
 proptest! {

@@ -95,7 +95,7 @@ impl EmulatedCuda {
     }
 
     /// The emulated driver, to be told what fails and asked what was called.
-    pub fn library(&self) -> &Library {
+    pub fn libcuda(&self) -> &Library {
         &self.libcuda
     }
 

@@ -281,9 +281,9 @@ fn everything_is_given_back_after_a_failure() {
         for nth in [1, 30] {
             let device = device(DeviceConfig::default());
             let [first, second] = streams(&device);
-            device.library().fail_once(function, nth, Code::INVALID_VALUE).expect("a function");
+            device.libcuda().fail_once(function, nth, Code::INVALID_VALUE).expect("a function");
             let report = run(device.driver(), [&first, &second], &plan, |_| ());
-            device.library().clear_failures();
+            device.libcuda().clear_failures();
             drop([first, second]);
             assert_eq!(device.not_given_back(), None, "{function}, call {nth}: {:?}", report.failed);
         }
@@ -295,7 +295,7 @@ fn everything_is_given_back_after_a_failure() {
 fn a_lost_device_ends_it() {
     let device = device(DeviceConfig::default());
     let [first, second] = streams(&device);
-    device.library().fail_once("cuMemUnmap", 2, Code::ILLEGAL_ADDRESS).expect("a function");
+    device.libcuda().fail_once("cuMemUnmap", 2, Code::ILLEGAL_ADDRESS).expect("a function");
     let report = run(device.driver(), [&first, &second], &smallest(), |_| ());
     let failed: Vec<&str> = report.failed.iter().map(|part| part.what.as_str()).collect();
     assert_eq!(failed, ["frames"]);

@@ -52,8 +52,3 @@ pub use device::{DeviceKind, DeviceSpec};
 pub use outcome::{Failure, Fences, Outcome};
 pub use pytorch_target::PytorchTarget;
 pub use size::{Capacity, Granularity, SizeError};
-
-/// The code in the README is a test, too.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;

@@ -62,6 +62,9 @@ pub enum CaseError {
     /// Kernels of traces exist on the emulator alone.
     #[error("work can be queued on the emulator only, called directly: use --device emulated")]
     NoWork,
+    /// The memory of a real device is what it is.
+    #[error("a GPU has the memory that it has: use --device emulated or emulated-cuda to search for a smaller one")]
+    FixedCapacity,
     /// The allocator could not be set up on the device.
     #[error("{allocator} can't be set up: {error}")]
     SetUp {
@@ -73,12 +76,33 @@ pub enum CaseError {
     },
 }
 
+impl CaseError {
+    /// Whether the device was too small to set the allocator up.
+    pub const fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::SetUp { error: TargetError::OutOfMemory(_), .. })
+    }
+}
+
 impl Case<'_> {
     /// Replays the trace, timed, without the checker.
     ///
     /// # Errors
     /// If device or allocator can't be made. A replay that stops early is an outcome.
     pub fn run(&self) -> Result<Run, CaseError> {
+        let mut run = self.replay_once()?;
+        if let (Some(seed), true) = (self.device.work, run.outcome.completed) {
+            let config = self.device.config(self.trace.live_peak().bytes)?;
+            let over = |ns: Option<u64>| Some(run.outcome.modelled_device_ns? as f64 / ns?.max(1) as f64);
+            let unlimited = over(self.unlimited_ns(&config)?);
+            let kernels = over(self.kernels_ns(config, seed)?);
+            run.outcome.device_ns_over_unlimited = unlimited;
+            run.outcome.device_ns_over_kernels = kernels;
+        }
+        Ok(run)
+    }
+
+    /// One replay without the checker, compared with no other.
+    pub(crate) fn replay_once(&self) -> Result<Run, CaseError> {
         self.replay(Look::Away)
     }
 
@@ -109,15 +133,7 @@ impl Case<'_> {
             return self.on(&EmulatedCuda::new(self.device.as_cuda(&config))?, size, look);
         }
         let detection = if look == Look::AtBlocks { Detection::On } else { Detection::Off };
-        let mut run = self.on(&Emulator::new(config.clone().with_detection(detection))?, size, look)?;
-        if let (Some(seed), Look::Away, true) = (self.device.work, look, run.outcome.completed) {
-            let over = |ns: Option<u64>| Some(run.outcome.modelled_device_ns? as f64 / ns?.max(1) as f64);
-            let unlimited = over(self.unlimited_ns(&config)?);
-            let kernels = over(self.kernels_ns(config, seed)?);
-            run.outcome.device_ns_over_unlimited = unlimited;
-            run.outcome.device_ns_over_kernels = kernels;
-        }
-        Ok(run)
+        self.on(&Emulator::new(config.with_detection(detection))?, size, look)
     }
 
     /// Modelled time of the same on a device with more memory than it can use; none if it fails there.
@@ -193,6 +209,9 @@ impl Case<'_> {
             device_ns_over_kernels: None,
             modelled_driver_ns: if measured { 0 } else { counts.modelled_ns },
             measured_driver_ns: measured.then_some(counts.modelled_ns),
+            min_capacity_bytes: None,
+            min_capacity_over_live: None,
+            failures_above: None,
             host_waits: counts.host_waits,
             host_ns_per_event: report.host_ns.unwrap_or(0) as f64 / events.max(1) as f64,
         };

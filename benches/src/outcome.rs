@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::min_capacity::MinCapacity;
+
 /// The figures of one case. Names, units and meanings are those of `docs/bench.md`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -75,6 +77,15 @@ pub struct Outcome {
     pub device_ns_over_kernels: Option<f64>,
     /// Modelled time of all driver calls, in nanoseconds.
     pub modelled_driver_ns: u64,
+    /// Memory of the smallest device on which the trace runs to its end, in bytes: if it was searched for and found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_capacity_bytes: Option<u64>,
+    /// The same over the live peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_capacity_over_live: Option<f64>,
+    /// How many of eight larger devices were too small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures_above: Option<u64>,
     /// Measured time of all driver calls, in nanoseconds: on a GPU only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_driver_ns: Option<u64>,
@@ -111,6 +122,23 @@ impl Outcome {
         let changes =
             |name: &str| concertina_vmm::Call::ALL.iter().any(|c| c.name() == name && c.is_memory_call());
         self.driver_calls.iter().filter(|(name, _)| changes(name)).map(|(_, calls)| calls).sum()
+    }
+
+    /// Takes over what a search for the smallest device found: figures, or a defect.
+    pub fn adopt_min_capacity(&mut self, found: MinCapacity) {
+        match found {
+            MinCapacity::Found(found) => {
+                self.min_capacity_bytes = Some(found.capacity_bytes);
+                self.min_capacity_over_live = Some(found.over_live);
+                self.failures_above = Some(found.failures_above);
+            }
+            MinCapacity::OutOfMemory { .. } => {}
+            MinCapacity::Defect(mut defect) => {
+                let capacity = defect.capacity_bytes;
+                defect.error = defect.error.map(|error| format!("on a device of {capacity} bytes: {error}"));
+                self.adopt_defect(*defect);
+            }
+        }
     }
 
     /// Takes over how `checked`, a second run of the same case, ended, if that was in a defect.

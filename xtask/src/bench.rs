@@ -6,12 +6,14 @@ mod report;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use clap::{Args, ValueEnum};
 use concertina_bench::{
-    AllocatorList, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Granularity, Outcome, PolicyName,
-    TraceFile,
+    AllocatorList, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Fineness, Granularity, Outcome,
+    PolicyName, TraceFile, in_parallel,
 };
 use concertina_emulator::CostTable;
 use concertina_trace::LoadedTrace;
@@ -30,6 +32,7 @@ pub(crate) use report::shortened;
   cargo xtask bench t2 --allocators pytorch,pytorch:max_split_size_mb:128,concertina
                                                         PyTorch's allocator with and without an option
   cargo xtask bench t7 --capacity 1.02x                 a device of 1.02 times what lives at once
+  cargo xtask bench --min-capacity                      the smallest device that each allocator needs
   cargo xtask bench s7 --work 1 --check                 with kernels on the streams, looking for races
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
   cargo xtask bench my.trace.zst --cost-table a100      a trace of your own
@@ -51,6 +54,18 @@ pub(crate) struct BenchArgs {
     /// When concertina takes new frames rather than free ones: lean, balanced or both.
     #[arg(long, value_enum, default_value_t = PolicyChoice::Balanced)]
     pub(crate) policy: PolicyChoice,
+
+    /// Search for the smallest device on which each trace runs to its end, to a thousandth.
+    #[arg(long)]
+    pub(crate) min_capacity: bool,
+
+    /// Search to one granularity.
+    #[arg(long, requires = "min_capacity")]
+    pub(crate) exact: bool,
+
+    /// How many searches to run at once [default: as many as there are cores].
+    #[arg(long, value_name = "N", requires = "min_capacity")]
+    pub(crate) jobs: Option<NonZeroUsize>,
 
     /// Write the outcomes to this file as JSON (the keys are in docs/bench.md).
     #[arg(long, value_name = "FILE")]
@@ -146,6 +161,9 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
     if args.check && device.kind == DeviceKind::Cuda {
         return Err(CaseError::Unchecked.into());
     }
+    if args.min_capacity && device.kind == DeviceKind::Cuda {
+        return Err(CaseError::FixedCapacity.into());
+    }
     if device.work.is_some() && device.kind != DeviceKind::Emulated {
         return Err(CaseError::NoWork.into());
     }
@@ -169,6 +187,9 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
         outcomes.push(outcome);
     }
     progress.finish_and_clear();
+    if args.min_capacity {
+        search(&args, &cases, &mut outcomes)?;
+    }
 
     print!("{}", report::report(&outcomes, &args.device));
     if let Some(json) = json {
@@ -201,12 +222,34 @@ fn cases<'a>(args: &BenchArgs, traces: &'a [LoadedTrace], device: &'a DeviceSpec
     cases
 }
 
+/// Searches for the minimum capacity of every case, several at once, after the replays whose time was taken.
+fn search(args: &BenchArgs, cases: &[Case<'_>], outcomes: &mut [Outcome]) -> Result<(), XtaskError> {
+    let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let fineness = if args.exact { Fineness::Granularity } else { Fineness::Thousandth };
+    let bar = bar(cases.len() as u64, "{bar:30} {pos}/{len}  {msg}");
+    let found = in_parallel(args.jobs.unwrap_or_else(cores), cases, |case| {
+        bar.set_message(format!("minimum capacity: {} {}", case.trace.name(), case.allocator));
+        let found = case.min_capacity(fineness);
+        bar.inc(1);
+        found
+    });
+    bar.finish_and_clear();
+    for (outcome, found) in outcomes.iter_mut().zip(found) {
+        outcome.adopt_min_capacity(found?);
+    }
+    Ok(())
+}
+
 /// Counts events of all replays; hidden where there is no terminal. Drawn between cases only: no thread of its own
 /// takes time from the one that is measured.
 fn progress(cases: &[Case<'_>], check: bool) -> ProgressBar {
     let events: u64 = cases.iter().map(|case| case.trace.steps().len() as u64).sum();
-    let bar = ProgressBar::new(if check { 2 * events } else { events });
-    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}");
+    bar(if check { 2 * events } else { events }, "{bar:30} {percent:>3} %  {msg}")
+}
+
+fn bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }

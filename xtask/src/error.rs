@@ -127,7 +127,11 @@ impl XtaskError {
             | Self::Device(_)
             | Self::NotForGpu { .. }
             | Self::Case(
-                CaseError::Device(_) | CaseError::Cuda(_) | CaseError::Unchecked | CaseError::NoWork,
+                CaseError::Device(_)
+                | CaseError::Cuda(_)
+                | CaseError::Unchecked
+                | CaseError::NoWork
+                | CaseError::FixedCapacity,
             ) => ExitCode::from(2),
             Self::Case(CaseError::SetUp { .. })
             | Self::Measure { .. }

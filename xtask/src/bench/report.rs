@@ -232,6 +232,9 @@ mod tests {
             device_ns_over_kernels: None,
             modelled_driver_ns: 99_999_900_000,
             measured_driver_ns: None,
+            min_capacity_bytes: None,
+            min_capacity_over_live: None,
+            failures_above: None,
             host_waits: 350_000,
             host_ns_per_event: 1_234.5,
         }

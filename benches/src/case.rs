@@ -63,7 +63,9 @@ pub enum CaseError {
     #[error("work can be queued on the emulator only, called directly: use --device emulated")]
     NoWork,
     /// The memory of a real device is what it is.
-    #[error("a GPU has the memory that it has: use --device emulated or emulated-cuda to search for a smaller one")]
+    #[error(
+        "a GPU has the memory that it has: use --device emulated or emulated-cuda to search for a smaller one"
+    )]
     FixedCapacity,
     /// The allocator could not be set up on the device.
     #[error("{allocator} can't be set up: {error}")]

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address_gaps;
 mod address_space;
 mod backing;
 mod blocks;

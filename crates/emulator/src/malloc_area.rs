@@ -7,11 +7,12 @@
 //! back when its last block does. 256 bytes is the alignment that the CUDA Programming Guide promises for
 //! `cudaMalloc`.
 //!
-//! Addresses are cut once into runs of granules; a run that was given back serves requests of exactly its length.
-//! So a lookup is a binary search, and two live mallocs never share an address.
+//! A run of granules lies at the lowest address where it fits; what is given back joins its neighbours. Two live mallocs
+//! never share an address.
 
 use std::collections::BTreeMap;
 
+use crate::address_gaps::AddressGaps;
 use crate::physical::{Physical, Purpose};
 use crate::rule::{Refusal, Rule};
 use crate::slab::Key;
@@ -23,15 +24,13 @@ const SMALL_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug)]
 enum Use {
-    Idle,
     Whole(Key),
     Shared(SharedGranule),
 }
 
 #[derive(Debug)]
 struct Run {
-    start: u64,
-    granules: u64,
+    bytes: u64,
     used: Use,
 }
 
@@ -96,12 +95,12 @@ pub(crate) struct MallocArea {
     /// Where addresses of mallocs begin and end: below all reservations.
     base: u64,
     end: u64,
-    /// By address: each begins where the one before ends.
-    runs: Vec<Run>,
-    /// Runs given back, by their length in granules.
-    idle: BTreeMap<u64, Vec<usize>>,
+    /// Live ones, by address.
+    runs: BTreeMap<u64, Run>,
+    /// Between them.
+    gaps: AddressGaps,
     /// Runs that small blocks share, by address.
-    shared: Vec<usize>,
+    shared: Vec<u64>,
     live: u64,
 }
 
@@ -113,8 +112,9 @@ pub(crate) enum Taken {
 }
 
 impl MallocArea {
-    pub(crate) const fn new(granularity: u64, base: u64, end: u64) -> Self {
-        Self { granularity, base, end, runs: Vec::new(), idle: BTreeMap::new(), shared: Vec::new(), live: 0 }
+    pub(crate) fn new(granularity: u64, base: u64, end: u64) -> Self {
+        let gaps = AddressGaps::of(base..end);
+        Self { granularity, base, end, runs: BTreeMap::new(), gaps, shared: Vec::new(), live: 0 }
     }
 
     pub(crate) const fn live(&self) -> u64 {
@@ -126,68 +126,61 @@ impl MallocArea {
         let (address, taken) = if bytes < SMALL_LIMIT.min(self.granularity) {
             (self.take_small(bytes.next_multiple_of(SMALL_STEP), memory)?, Taken::SmallBlock)
         } else {
-            let run = self.take_run(bytes.div_ceil(self.granularity), memory)?;
-            (self.runs[run].start, Taken::Granules)
+            // Rounding up to a whole granule leaves 64 bits only for sizes that no device has.
+            let bytes = bytes.div_ceil(self.granularity).saturating_mul(self.granularity);
+            (self.take_run(bytes, memory, Use::Whole)?, Taken::Granules)
         };
         self.live += 1;
         Ok((address, taken))
     }
 
     fn take_small(&mut self, bytes: u64, memory: &mut Physical) -> Result<u64, Refusal> {
-        for &index in &self.shared {
-            let run = &mut self.runs[index];
-            if let Use::Shared(granule) = &mut run.used
+        for &start in &self.shared {
+            if let Some(Run { used: Use::Shared(granule), .. }) = self.runs.get_mut(&start)
                 && let Some(offset) = granule.take(bytes)
             {
-                return Ok(run.start + offset);
+                return Ok(start + offset);
             }
         }
-        let index = self.take_run(1, memory)?;
-        let place = self.shared.partition_point(|&other| other < index);
-        self.shared.insert(place, index);
-        let run = &mut self.runs[index];
-        if let Use::Whole(frame) = run.used {
-            let mut granule = SharedGranule::new(frame, self.granularity);
+        let granularity = self.granularity;
+        let start = self.take_run(granularity, memory, |frame| {
+            let mut granule = SharedGranule::new(frame, granularity);
             granule.take(bytes);
-            run.used = Use::Shared(granule);
-        }
-        Ok(run.start)
+            Use::Shared(granule)
+        })?;
+        let place = self.shared.partition_point(|&other| other < start);
+        self.shared.insert(place, start);
+        Ok(start)
     }
 
-    fn take_run(&mut self, granules: u64, memory: &mut Physical) -> Result<usize, Refusal> {
-        // Rounding up to a whole granule leaves 64 bits only for sizes that no device has.
-        let bytes = granules.saturating_mul(self.granularity);
-        let start = self.runs.last().map_or(self.base, |run| run.start + run.granules * self.granularity);
-        let idle = self.idle.get_mut(&granules).filter(|runs| !runs.is_empty());
-        if idle.is_none() && self.end - start < bytes {
+    /// The address of a new run of so many bytes, whole granules.
+    fn take_run(
+        &mut self,
+        bytes: u64,
+        memory: &mut Physical,
+        used: impl FnOnce(Key) -> Use,
+    ) -> Result<u64, Refusal> {
+        let Some(start) = self.gaps.lowest(bytes) else {
             return Err(Refusal::Full(format!("no {bytes} bytes of addresses for a malloc")));
-        }
+        };
         let Some(frame) = memory.take(bytes, Purpose::Malloc) else {
             return Err(Refusal::Full(format!("{bytes} bytes; {} are free", memory.free_bytes())));
         };
-        let index = idle.and_then(Vec::pop).unwrap_or_else(|| {
-            self.runs.push(Run { start, granules, used: Use::Idle });
-            self.runs.len() - 1
-        });
-        self.runs[index].used = Use::Whole(frame);
-        Ok(index)
+        self.gaps.take(start, bytes);
+        self.runs.insert(start, Run { bytes, used: used(frame) });
+        Ok(start)
     }
 
-    /// The run that an address lies in.
-    fn run_of(&self, address: u64) -> Option<usize> {
-        let index = self.runs.partition_point(|run| run.start <= address).checked_sub(1)?;
-        let run = &self.runs[index];
-        (address < run.start + run.granules * self.granularity).then_some(index)
+    /// The run that an address lies in, and where it begins.
+    fn run_of(&self, address: u64) -> Option<(u64, &Run)> {
+        let (&start, run) = self.runs.range(..=address).next_back()?;
+        (address - start < run.bytes).then_some((start, run))
     }
 
     pub(crate) fn check_live(&self, address: u64) -> Result<(), Refusal> {
-        let live = self.run_of(address).is_some_and(|index| {
-            let run = &self.runs[index];
-            match &run.used {
-                Use::Idle => false,
-                Use::Whole(_) => address == run.start,
-                Use::Shared(granule) => granule.blocks.contains_key(&(address - run.start)),
-            }
+        let live = self.run_of(address).is_some_and(|(start, run)| match &run.used {
+            Use::Whole(_) => address == start,
+            Use::Shared(granule) => granule.blocks.contains_key(&(address - start)),
         });
         if live {
             return Ok(());
@@ -197,41 +190,38 @@ impl MallocArea {
 
     /// Gives back a malloc that was checked to be live.
     pub(crate) fn free(&mut self, address: u64, memory: &mut Physical) {
-        let Some(index) = self.run_of(address) else { return };
-        let run = &mut self.runs[index];
+        let Some((&start, run)) = self.runs.range_mut(..=address).next_back() else { return };
         let frame = match &mut run.used {
-            Use::Idle => return,
             Use::Whole(frame) => *frame,
             Use::Shared(granule) => {
-                if granule.give_back(address - run.start).is_none() {
+                if granule.give_back(address - start).is_none() {
                     return;
                 }
                 if !granule.blocks.is_empty() {
                     self.live -= 1;
                     return;
                 }
-                self.shared.retain(|&other| other != index);
+                self.shared.retain(|&other| other != start);
                 granule.frame
             }
         };
         self.live -= 1;
-        run.used = Use::Idle;
-        self.idle.entry(run.granules).or_default().push(index);
+        self.gaps.give_back(start, run.bytes);
+        self.runs.remove(&start);
         memory.give_up_handle(frame.slot);
     }
 
     /// The memory behind an address and the offset in it, if it lies in a live malloc; and for how many bytes from
     /// there the answer holds. For addresses below all reservations.
     pub(crate) fn behind(&self, address: u64) -> (Option<(Key, u64)>, u64) {
-        let Some(index) = self.run_of(address) else {
-            let end = if address < self.base { self.base } else { self.end };
+        let Some((start, run)) = self.run_of(address) else {
+            let next = self.runs.range(address..).next().map_or(self.end, |(&start, _)| start);
+            let end = if address < self.base { self.base } else { next };
             return (None, end - address);
         };
-        let run = &self.runs[index];
-        let bytes = run.granules * self.granularity;
-        let offset = address - run.start;
+        let bytes = run.bytes;
+        let offset = address - start;
         match &run.used {
-            Use::Idle => (None, bytes - offset),
             Use::Whole(frame) => (Some((*frame, offset)), bytes - offset),
             Use::Shared(granule) => match granule.blocks.range(..=offset).next_back() {
                 Some((&start, &length)) if offset < start + length => {
@@ -248,10 +238,9 @@ impl MallocArea {
     /// Live mallocs, counted one by one.
     pub(crate) fn recount(&self) -> u64 {
         let of_run = |run: &Run| match &run.used {
-            Use::Idle => 0,
             Use::Whole(_) => 1,
             Use::Shared(granule) => granule.blocks.len() as u64,
         };
-        self.runs.iter().map(of_run).sum()
+        self.runs.values().map(of_run).sum()
     }
 }

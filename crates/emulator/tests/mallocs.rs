@@ -54,6 +54,27 @@ fn small_ones_share_a_granule_until_the_last_goes() {
 }
 
 #[test]
+fn whole_granules_lie_at_the_lowest_address_where_they_fit() {
+    let emulator = device(2 * MIB, 16);
+    let at = |address: Address, base: Address| (address.get() - base.get()) / MIB;
+    let blocks: Vec<Address> = (0..5).map(|_| emulator.malloc(2 * MIB).unwrap()).collect();
+    let base = blocks[0];
+    assert_eq!(blocks.iter().map(|&block| at(block, base)).collect::<Vec<_>>(), [0, 2, 4, 6, 8]);
+    emulator.free(blocks[1]).unwrap();
+    emulator.free(blocks[3]).unwrap();
+    // Free are 2 to 4 and 6 to 8; 4 MiB fit behind all others only.
+    let four = emulator.malloc(4 * MIB).unwrap();
+    assert_eq!(at(four, base), 10);
+    emulator.free(blocks[2]).unwrap();
+    // Now 2 to 8 is free in one piece, and is cut from its front.
+    let [three, small] = [3 * MIB, 1].map(|bytes| emulator.malloc(bytes).unwrap());
+    assert_eq!((at(three, base), at(small, base)), (2, 6));
+    assert!(emulator.resolve(blocks[3]).is_some(), "the address is another malloc's now");
+    assert_eq!(emulator.resolve(blocks[2]).unwrap().memory, emulator.resolve(three).unwrap().memory);
+    assert_eq!(emulator.recount(), emulator.leaks());
+}
+
+#[test]
 fn at_64_kib_the_limit_is_a_granule() {
     let emulator = device(64 * KIB, 64);
     let address = emulator.malloc(64 * KIB).unwrap();

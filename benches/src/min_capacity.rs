@@ -14,6 +14,8 @@ use crate::size::Capacity;
 const AMPLE_TIMES_LIVE: u64 = 16;
 /// and at least so many bytes: allocators take more than a trace that needs little asks for.
 const AMPLE_BYTES: u64 = 80 << 30;
+/// Where not even its ample mapped peak is enough for an allocator, the search begins here.
+const ROOF_BYTES: u64 = 1 << 43;
 /// How many larger devices are tried afterwards: fitting is not monotone in the capacity.
 const ABOVE: u64 = 8;
 
@@ -48,7 +50,7 @@ pub struct FoundCapacity {
     pub capacity_bytes: u64,
     /// The same over the live peak of the trace.
     pub over_live: f64,
-    /// How many of eight larger devices, evenly spaced up to the ample mapped peak, were not enough.
+    /// How many of eight larger devices, evenly spaced up to the upper bound of the search, were not enough.
     pub failures_above: u64,
     /// Replays that it took.
     pub replays: u64,
@@ -60,7 +62,8 @@ impl Case<'_> {
     ///
     /// The bounds are the live peak and the mapped peak on an ample device, both rounded up to the granularity. The lower
     /// one is tried first; if it is too small, the range is halved, rounded down, until it is as narrow as asked. Then
-    /// eight larger devices are tried.
+    /// eight larger devices are tried. An allocator that needs more than its ample mapped peak, as one with a limit below
+    /// the capacity, has 8 TiB as its upper bound; what is at least as large as the ample device counts as enough.
     ///
     /// # Errors
     /// [`CaseError::FixedCapacity`] on a GPU; if device or allocator can't be made.
@@ -88,6 +91,8 @@ struct Trial<'a> {
     case: &'a Case<'a>,
     device: DeviceSpec,
     granularity: u64,
+    /// So many granularities were enough, and more are taken to be.
+    ample: u64,
     tried: BTreeMap<u64, bool>,
     replays: u64,
 }
@@ -95,21 +100,21 @@ struct Trial<'a> {
 impl<'a> Trial<'a> {
     fn new(case: &'a Case<'a>) -> Self {
         let granularity = case.device.granularity.bytes();
-        Self { case, device: case.device.clone(), granularity, tried: BTreeMap::new(), replays: 0 }
+        let live_peak = case.trace.live_peak().bytes;
+        let ample = live_peak.saturating_mul(AMPLE_TIMES_LIVE).max(AMPLE_BYTES) / granularity;
+        Self { case, device: case.device.clone(), granularity, ample, tried: BTreeMap::new(), replays: 0 }
     }
 
     fn search(&mut self, fineness: Fineness) -> Result<MinCapacity, Stop> {
         let live_peak = self.case.trace.live_peak().bytes;
-        let ample = live_peak.saturating_mul(AMPLE_TIMES_LIVE).max(AMPLE_BYTES) / self.granularity;
-        let ample_peak = match self.run(ample)? {
+        let ample_peak = match self.run(self.ample)? {
             Some(outcome) if outcome.completed => outcome.mapped_peak_bytes,
-            _ => return Ok(MinCapacity::OutOfMemory { capacity_bytes: ample * self.granularity }),
+            _ => return Ok(MinCapacity::OutOfMemory { capacity_bytes: self.ample * self.granularity }),
         };
         let low = live_peak.div_ceil(self.granularity).max(1);
         let mut top = ample_peak.div_ceil(self.granularity).max(1);
-        // Where less memory than an allocator has taken is not enough for it, more than that may be.
         if !self.fits(top)? {
-            top = ample;
+            top = self.ample.max(ROOF_BYTES / self.granularity);
         }
         let least = self.narrow(low, top, fineness)?;
         let mut failures_above = 0;
@@ -153,6 +158,9 @@ impl<'a> Trial<'a> {
 
     /// Whether so many granularities are enough.
     fn fits(&mut self, granularities: u64) -> Result<bool, Stop> {
+        if granularities >= self.ample {
+            return Ok(true);
+        }
         if let Some(&fits) = self.tried.get(&granularities) {
             return Ok(fits);
         }

@@ -13,7 +13,7 @@ use crate::bench_device::BenchDevice;
 use crate::catalogue::PolicyName;
 use crate::cuda_device::{CudaError, EmulatedCuda, RealCuda};
 use crate::device::{DeviceKind, DeviceSpec};
-use crate::outcome::{Failure, Fences, Outcome};
+use crate::outcome::{AllocationNs, Failure, Fences, Outcome};
 use crate::targets;
 use crate::unlimited::Unlimited;
 
@@ -178,6 +178,16 @@ impl Case<'_> {
         let counts = report.counts;
         let over_live = |bytes: u64| bytes as f64 / report.live_peak_bytes.max(1) as f64;
         let events = report.events as u64;
+        let latencies = AllocationNs::from(&report.latencies);
+        let at_live_peak = report.at_live_peak;
+        let live_peak = self.trace.live_peak().bytes;
+        let internal = at_live_peak.and_then(|at| Some(at.block_bytes?.saturating_sub(live_peak)));
+        let external = at_live_peak.and_then(|at| Some(at.mapped_bytes.saturating_sub(at.block_bytes?)));
+        // Of what was reached, if the replay ended before its end.
+        let utilisation = match counts.mapped_peak_bytes {
+            0 => 1.0,
+            mapped => report.live_peak_bytes as f64 / mapped as f64,
+        };
         // Nobody models a GPU: what its calls took was measured.
         let measured = self.device.kind == DeviceKind::Cuda;
         let outcome = Outcome {
@@ -194,6 +204,12 @@ impl Case<'_> {
             live_peak_bytes: report.live_peak_bytes,
             mapped_peak_bytes: counts.mapped_peak_bytes,
             mapped_over_live: over_live(counts.mapped_peak_bytes),
+            utilisation,
+            fragmentation: 1.0 - utilisation,
+            packed_floor_bytes: live_peak.checked_next_multiple_of(size.granularity).unwrap_or(live_peak),
+            mapped_at_live_peak_bytes: at_live_peak.map(|at| at.mapped_bytes),
+            internal_at_live_peak_bytes: internal,
+            external_at_live_peak_bytes: external,
             address_peak_bytes: report.address_peak_bytes,
             address_over_live: over_live(report.address_peak_bytes),
             reserved_address_peak_bytes: counts.reserved_peak_bytes,
@@ -203,6 +219,8 @@ impl Case<'_> {
             error: report.failure.as_ref().map(|failure| failure.cause.to_string()),
             driver_calls: counts.iter().map(|(call, calls)| (call.name().to_owned(), calls)).collect(),
             driver_calls_by_mark: report.marks.iter().map(MarkReport::memory_calls).collect(),
+            live_bytes_by_mark: report.marks.iter().map(|mark| mark.live_bytes).collect(),
+            mapped_bytes_by_mark: report.marks.iter().map(MarkReport::mapped_bytes).collect(),
             marks: report.marks.iter().map(|mark| mark.label.to_string()).collect(),
             fences: Fences { records: counts.of(Call::EventRecord), waits: counts.of(Call::StreamWait) },
             device_waits: report.device_waits(),
@@ -211,6 +229,9 @@ impl Case<'_> {
             device_ns_over_kernels: None,
             modelled_driver_ns: if measured { 0 } else { counts.modelled_ns },
             measured_driver_ns: measured.then_some(counts.modelled_ns),
+            allocation_retries: report.allocation_retries(),
+            modelled_allocation_ns: (!measured).then_some(latencies),
+            measured_allocation_ns: measured.then_some(latencies),
             min_capacity_bytes: None,
             min_capacity_over_live: None,
             failures_above: None,

@@ -5,6 +5,7 @@
 use concertina::{
     Address, Allocation, Allocator, Config, ConfigBuilder, Error, Layout, Policy, SegmentKind, Stream,
 };
+use concertina_heap::STEP_BYTES;
 use concertina_trace::target::{ReplayTarget, TargetError};
 
 use crate::bench_device::{BenchDevice, StreamOf};
@@ -98,6 +99,10 @@ impl<D: BenchDevice> ReplayTarget for ConcertinaTarget<'_, D> {
 
     fn address(&self, block: &Self::Block) -> Address {
         block.address()
+    }
+
+    fn block_bytes(&self, block: &Self::Block) -> Option<u64> {
+        Some(block.bytes().next_multiple_of(STEP_BYTES))
     }
 
     fn free(&mut self, block: Self::Block) -> Result<(), TargetError> {

@@ -118,6 +118,10 @@ impl ReplayDevice for EmulatedCuda {
         self.libcuda.counts(DEVICE).map(|counts| counts.to_emulator()).unwrap_or_default()
     }
 
+    fn ns_in_calls(&self) -> u64 {
+        self.libcuda.ns_in_calls(DEVICE)
+    }
+
     fn resolve_range_into(&self, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {
         self.libcuda.resolve_range_into(DEVICE, address, bytes, pieces);
     }

@@ -52,7 +52,7 @@ pub use counted::Counted;
 pub use cuda_device::{CudaError, EmulatedCuda, RealCuda};
 pub use device::{DeviceKind, DeviceSpec};
 pub use min_capacity::{Fineness, FoundCapacity, MinCapacity};
-pub use outcome::{Failure, Fences, Outcome};
+pub use outcome::{AllocationNs, Failure, Fences, Outcome};
 pub use parallel::in_parallel;
 pub use pytorch_target::PytorchTarget;
 pub use size::{Capacity, Granularity, SizeError};

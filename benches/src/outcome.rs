@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use concertina_trace::Latencies;
 use serde::{Deserialize, Serialize};
 
 use crate::min_capacity::MinCapacity;
@@ -38,6 +39,24 @@ pub struct Outcome {
     pub mapped_peak_bytes: u64,
     /// The latter over the former.
     pub mapped_over_live: f64,
+    /// The live peak over the mapped peak.
+    #[serde(default)]
+    pub utilisation: f64,
+    /// What is left of 1.
+    #[serde(default)]
+    pub fragmentation: f64,
+    /// The live peak rounded up to whole granularities.
+    #[serde(default)]
+    pub packed_floor_bytes: u64,
+    /// Physical bytes not given back to the driver, when live bytes had reached their peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped_at_live_peak_bytes: Option<u64>,
+    /// Bytes of these that rounding took, if the allocator tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internal_at_live_peak_bytes: Option<u64>,
+    /// Bytes of these that were in no live block, if the allocator tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_at_live_peak_bytes: Option<u64>,
     /// Most bytes of addresses in use for placement at once.
     pub address_peak_bytes: u64,
     /// The same over the live peak.
@@ -59,6 +78,12 @@ pub struct Outcome {
     pub driver_calls: BTreeMap<String, u64>,
     /// Running total of the calls that change memory, at each mark.
     pub driver_calls_by_mark: Vec<u64>,
+    /// Live bytes at each mark, as asked.
+    #[serde(default)]
+    pub live_bytes_by_mark: Vec<u64>,
+    /// Physical bytes not given back to the driver, at each mark.
+    #[serde(default)]
+    pub mapped_bytes_by_mark: Vec<u64>,
     /// Labels of the marks.
     pub marks: Vec<String>,
     /// Events and waits on the device.
@@ -77,6 +102,15 @@ pub struct Outcome {
     pub device_ns_over_kernels: Option<f64>,
     /// Modelled time of all driver calls, in nanoseconds.
     pub modelled_driver_ns: u64,
+    /// Creates and mallocs that the driver refused.
+    #[serde(default)]
+    pub allocation_retries: u64,
+    /// Modelled time inside an allocation, in nanoseconds: not on a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelled_allocation_ns: Option<AllocationNs>,
+    /// The same measured: on a GPU only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_allocation_ns: Option<AllocationNs>,
     /// Memory of the smallest device on which the trace runs to its end, in bytes: if it was searched for and found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_capacity_bytes: Option<u64>,
@@ -102,6 +136,23 @@ pub struct Fences {
     pub records: u64,
     /// Waits of a stream for an event, on the device.
     pub waits: u64,
+}
+
+/// Time of the host in driver calls inside an allocation that was served, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocationNs {
+    /// Half of them take no longer.
+    pub p50: u64,
+    /// 99 of a hundred take no longer.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl From<&Latencies> for AllocationNs {
+    fn from(latencies: &Latencies) -> Self {
+        Self { p50: latencies.percentile(50), p99: latencies.percentile(99), max: latencies.longest() }
+    }
 }
 
 /// Why a trace did not run to its end.

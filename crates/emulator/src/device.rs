@@ -117,6 +117,11 @@ impl Device {
         self.counts
     }
 
+    /// The host's clock, or where there is none the time of all driver calls.
+    pub(crate) fn host_ns(&self) -> u64 {
+        self.timeline.host_ns().unwrap_or(self.counts.modelled_ns)
+    }
+
     pub(crate) fn restart_counts(&mut self) {
         self.counts = self.counts.restarted();
     }

@@ -16,7 +16,11 @@ use crate::rule::{Refusal, Rule};
 
 impl Emulator {
     fn call<T>(&self, call: Call, body: impl FnOnce(&mut Device) -> Done<T>) -> Result<T, DriverError> {
-        self.shared.lock().call(call, body)
+        let mut device = self.shared.lock();
+        let start_ns = device.host_ns();
+        let result = device.call(call, body);
+        self.shared.add_ns_in_calls(device.host_ns().saturating_sub(start_ns));
+        result
     }
 
     fn check_handle(&self, handle: &EmulatedHandle) -> Result<(), Refusal> {

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) instance: u64,
     pub(crate) capabilities: Capabilities,
     device: Mutex<Device>,
+    /// To be read without the device's lock; written under it.
+    ns_in_calls: AtomicU64,
 }
 
 impl Shared {
@@ -43,6 +45,12 @@ impl Shared {
         return self.device.lock();
         #[cfg(not(loom))]
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more call has taken so long, with the device's lock held.
+    pub(crate) fn add_ns_in_calls(&self, ns: u64) {
+        self.ns_in_calls
+            .store(self.ns_in_calls.load(Ordering::Relaxed).saturating_add(ns), Ordering::Relaxed);
     }
 }
 
@@ -140,7 +148,9 @@ impl Emulator {
         };
         let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
         let device = Mutex::new(Device::new(config));
-        Ok(Self { shared: Arc::new(Shared { instance, capabilities, device }) })
+        Ok(Self {
+            shared: Arc::new(Shared { instance, capabilities, device, ns_in_calls: AtomicU64::new(0) }),
+        })
     }
 
     /// A new stream.
@@ -268,9 +278,19 @@ impl Emulator {
         self.shared.lock().counts()
     }
 
+    /// Modelled time that the host has spent in driver calls, in nanoseconds: what they cost, and with
+    /// [`EventCompletion::ByClock`](crate::EventCompletion::ByClock) also what they waited. Takes no lock, for whoever
+    /// reads it often. Counted as [`counts`](Self::counts) are.
+    pub fn ns_in_calls(&self) -> u64 {
+        // Nothing else is concluded from it.
+        self.shared.ns_in_calls.load(Ordering::Relaxed)
+    }
+
     /// Counts calls, waits and times from 0 again, and peaks from what is taken now.
     pub fn restart_counts(&self) {
-        self.shared.lock().restart_counts();
+        let mut device = self.shared.lock();
+        device.restart_counts();
+        self.shared.ns_in_calls.store(0, Ordering::Relaxed);
     }
 
     /// What is taken and not given back, from the counters: at the end, the leaks.

@@ -166,6 +166,11 @@ impl Timeline {
         }
     }
 
+    /// The host's clock, if there is one.
+    pub(crate) fn host_ns(&self) -> Option<u64> {
+        (self.completion == EventCompletion::ByClock).then_some(self.now)
+    }
+
     pub(crate) fn clock(&self) -> ClockTimes {
         match self.completion {
             EventCompletion::ByClock => ClockTimes { host_ns: self.now, device_ns: self.latest },

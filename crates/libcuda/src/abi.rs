@@ -7,7 +7,7 @@
 use core::ffi::{c_char, c_void};
 
 /// Changes whenever a control function or a struct of ours does: the two sides must be of one build.
-pub(crate) const INTERFACE: u32 = 3;
+pub(crate) const INTERFACE: u32 = 4;
 
 /// A handle that C programs hold: a number, looked up in a table, never followed.
 pub(crate) type Handle = usize;

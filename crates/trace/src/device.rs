@@ -16,6 +16,12 @@ pub trait ReplayDevice: fmt::Debug {
     /// What was counted so far.
     fn counts(&self) -> Counts;
 
+    /// Time that the host has spent in driver calls, in nanoseconds, with work also what it waited there. Read before and
+    /// after every allocation, so it should take no longer than must be.
+    fn ns_in_calls(&self) -> u64 {
+        self.counts().modelled_ns
+    }
+
     /// What is behind a range of addresses, in order and without holes, into a vector whose content goes.
     fn resolve_range_into(&self, address: Address, bytes: u64, pieces: &mut Vec<Piece>);
 }
@@ -27,6 +33,10 @@ impl ReplayDevice for Emulator {
 
     fn counts(&self) -> Counts {
         Emulator::counts(self)
+    }
+
+    fn ns_in_calls(&self) -> u64 {
+        Emulator::ns_in_calls(self)
     }
 
     fn resolve_range_into(&self, address: Address, bytes: u64, pieces: &mut Vec<Piece>) {

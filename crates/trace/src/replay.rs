@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use crate::checker::Checker;
 use crate::device::ReplayDevice;
+use crate::latency::Latencies;
 use crate::loaded::{LoadedTrace, Step};
-use crate::report::{FailureCause, MarkReport, ReplayFailure, ReplayReport};
+use crate::report::{AtLivePeak, FailureCause, MarkReport, ReplayFailure, ReplayReport};
 use crate::target::{ReplayTarget, TargetError};
 use crate::work::{WorkModel, Workload};
 
@@ -83,6 +84,9 @@ impl<'a> Replay<'a> {
             sizes: vec![0; self.trace.slot_count() as usize],
             live_bytes: 0,
             live_peak_bytes: 0,
+            block_bytes: Some(0),
+            at_live_peak: None,
+            latencies: Latencies::default(),
             marks: Vec::with_capacity(self.trace.marks().len()),
             checker: self.alignment_bytes.map(|alignment_bytes| {
                 Checker::new(self.device, self.trace.slot_count() as usize, alignment_bytes)
@@ -101,6 +105,8 @@ impl<'a> Replay<'a> {
             live_bytes: run.live_bytes,
             address_peak_bytes: run.target.address_peak_bytes(),
             counts: self.device.counts(),
+            at_live_peak: run.at_live_peak,
+            latencies: std::mem::take(&mut run.latencies),
             marks: std::mem::take(&mut run.marks),
             device_ns: self.workload.map(|workload| workload.emulator.clock().device_ns),
             failure: failure.map(|cause| self.failure(events, cause)),
@@ -127,6 +133,10 @@ struct Run<'a, T: ReplayTarget> {
     sizes: Vec<u64>,
     live_bytes: u64,
     live_peak_bytes: u64,
+    /// Of the live blocks, rounding included; none if the allocator does not tell.
+    block_bytes: Option<u64>,
+    at_live_peak: Option<AtLivePeak>,
+    latencies: Latencies,
     marks: Vec<MarkReport>,
     checker: Option<Checker<'a>>,
     work: Option<WorkModel<'a>>,
@@ -166,6 +176,8 @@ impl<T: ReplayTarget> Run<'_, T> {
                     work.free(slot)?;
                 }
                 let block = self.blocks[slot as usize].take().expect(LIVE);
+                let bytes = self.target.block_bytes(&block);
+                self.block_bytes = self.block_bytes.zip(bytes).map(|(all, bytes)| all.saturating_sub(bytes));
                 self.target.free(block)?;
                 self.live_bytes -= self.sizes[slot as usize];
             }
@@ -195,12 +207,20 @@ impl<T: ReplayTarget> Run<'_, T> {
     }
 
     fn allocate(&mut self, event: usize, slot: u32, stream: u32, bytes: u64) -> Result<(), FailureCause> {
+        let start_ns = self.device.ns_in_calls();
         let block = self.target.allocate(bytes, stream)?;
+        self.latencies.add(self.device.ns_in_calls().saturating_sub(start_ns));
         let address = self.target.address(&block);
+        let set_aside = self.target.block_bytes(&block);
+        self.block_bytes = self.block_bytes.zip(set_aside).map(|(all, bytes)| all + bytes);
         self.blocks[slot as usize] = Some(block);
         self.sizes[slot as usize] = bytes;
         self.live_bytes += bytes;
         self.live_peak_bytes = self.live_peak_bytes.max(self.live_bytes);
+        if event == self.trace.live_peak().event {
+            let mapped_bytes = self.device.counts().mapped_bytes;
+            self.at_live_peak = Some(AtLivePeak { mapped_bytes, block_bytes: self.block_bytes });
+        }
         if let Some(checker) = &mut self.checker {
             checker.check_allocate(self.trace, event, slot, address)?;
         }

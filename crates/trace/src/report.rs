@@ -9,6 +9,7 @@ use concertina_emulator::{Counts, Hang};
 use concertina_vmm::Call;
 
 use crate::checker::Violation;
+use crate::latency::Latencies;
 use crate::target::TargetError;
 
 /// Figures of one replay. Counts are those of the emulator since it was made, so the calls with which the allocator
@@ -26,6 +27,11 @@ pub struct ReplayReport {
     /// What the emulator counted: driver calls by kind, mapped and reserved bytes and their peaks, waits, modelled
     /// time.
     pub counts: Counts,
+    /// How things stood when live bytes had reached their peak; none if the replay did not come so far.
+    pub at_live_peak: Option<AtLivePeak>,
+    /// Modelled time of the host inside each allocation that was served: of its driver calls, and with work also what they
+    /// waited.
+    pub latencies: Latencies,
     /// One a mark, in order, as far as the replay came.
     pub marks: Vec<MarkReport>,
     /// Modelled time until the device was done with all that the program had queued, in nanoseconds; with work only.
@@ -60,6 +66,11 @@ impl ReplayReport {
         self.counts.of(Call::EventRecord)
     }
 
+    /// Creates and mallocs that the driver refused. The allocator tried something else then, or gave up.
+    pub fn allocation_retries(&self) -> u64 {
+        self.counts.failed(Call::Create) + self.counts.failed(Call::Malloc)
+    }
+
     /// Waits of a stream for an event that the allocator asked for, on the device.
     pub fn device_waits(&self) -> u64 {
         self.counts.of(Call::StreamWait)
@@ -74,6 +85,16 @@ impl ReplayReport {
     pub const fn modelled_driver_ns(&self) -> u64 {
         self.counts.modelled_ns
     }
+}
+
+/// How things stood after the event at which live bytes reach their peak for the first time: the same event for every
+/// allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtLivePeak {
+    /// Physical memory not given back to the driver, in bytes.
+    pub mapped_bytes: u64,
+    /// Bytes that the allocator had set aside for the live blocks, rounding included, if it tells.
+    pub block_bytes: Option<u64>,
 }
 
 /// How things stood at a mark.

@@ -47,6 +47,12 @@ pub trait ReplayTarget {
     /// Where the block begins.
     fn address(&self, block: &Self::Block) -> Address;
 
+    /// Bytes that the allocator set aside for the block, rounding included; none if it does not tell, which it does for
+    /// all its blocks or for none.
+    fn block_bytes(&self, _block: &Self::Block) -> Option<u64> {
+        None
+    }
+
     /// Frees the block in the order of the stream that it was allocated on.
     ///
     /// # Errors

@@ -2,53 +2,137 @@
 //!
 //! Neighbours: `docs/bench.md` defines the columns; `figures` has the looks.
 
-use concertina_bench::Outcome;
+use concertina_bench::{AllocationNs, Capacity, Outcome};
 
 use super::{DeviceArgs, DeviceName};
 use crate::figures::{self, Column, count, milliseconds, rough_count, table};
 
-/// The columns, in order. The head of the driver's time says whether it is modelled. With work, that of the device takes
-/// the place of addresses and host time.
-fn columns(device: DeviceName, work: Option<u64>) -> Vec<Column> {
-    let driver_time = match device {
-        DeviceName::Emulated | DeviceName::EmulatedCuda => "modelled\ndriver ms",
-        DeviceName::Cuda => "measured\ndriver ms",
-    };
-    let mut columns = vec![Column::left("\ntrace"), Column::left("\nallocator"), Column::left("\npolicy")];
-    if work.is_none() {
-        columns.push(Column::right("live\nGB"));
-    }
-    columns.push(Column::right("mapped\n/live"));
-    if work.is_none() {
-        columns.push(Column::right("addr.\n/live"));
-    }
-    columns.extend([Column::right("driver\ncalls"), Column::right(driver_time)]);
-    columns.extend(match work {
-        None => {
-            [Column::right("\nfences"), Column::right("host\nwaits"), Column::right("ns/\nevent")].to_vec()
+/// A column and what it says of an outcome.
+type Shown = (Column, fn(&Outcome) -> String);
+
+/// Which of the figures that there are fit in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    /// Memory, calls and host time.
+    Ample,
+    /// What allocators do when memory is short.
+    Pressure,
+    /// The time of the device in place of addresses and host time.
+    Work,
+}
+
+impl View {
+    fn of(device: &DeviceArgs) -> Self {
+        match (device.work, device.capacity) {
+            (Some(_), _) => Self::Work,
+            (None, Capacity::TimesLive(_)) => Self::Pressure,
+            (None, Capacity::Bytes(_)) => Self::Ample,
         }
-        Some(_) => [
-            Column::right("device\nwaits"),
-            Column::right("host\nwaits"),
-            Column::right("modelled\ndevice ms"),
-            Column::right("/un-\nlim."),
-            Column::right("/ker-\nnels"),
-        ]
-        .to_vec(),
-    });
-    columns
+    }
+
+    /// Most characters of a trace's name.
+    const fn name_width(self) -> usize {
+        match self {
+            Self::Ample => 20,
+            Self::Pressure => 16,
+            Self::Work => 15,
+        }
+    }
+
+    /// The columns behind the names, in order. If minimum capacities were searched for, they take the place of others.
+    fn columns(self, device: DeviceName, searched: bool) -> Vec<Shown> {
+        let driver_time = match device {
+            DeviceName::Emulated | DeviceName::EmulatedCuda => "modelled\ndriver ms",
+            DeviceName::Cuda => "measured\ndriver ms",
+        };
+        let live: Shown =
+            (Column::right("live\nGB"), |outcome| format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9));
+        let mapped: Shown =
+            (Column::right("mapped\n/live"), |outcome| format!("{:.4}", outcome.mapped_over_live));
+        let addresses: Shown =
+            (Column::right("addr.\n/live"), |outcome| format!("{:.2}", outcome.address_over_live));
+        let capacity: [Shown; 2] = [
+            (Column::right("min.\n/live"), |outcome| {
+                outcome.min_capacity_over_live.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"))
+            }),
+            (Column::right("fails\nabove"), |outcome| {
+                outcome.failures_above.map_or_else(|| "-".to_owned(), count)
+            }),
+        ];
+        let calls: Shown = (Column::right("driver\ncalls"), |outcome| rough_count(outcome.memory_calls()));
+        let driver: Shown = (Column::right(driver_time), |outcome| {
+            milliseconds(outcome.measured_driver_ns.unwrap_or(outcome.modelled_driver_ns))
+        });
+        let fences: Shown =
+            (Column::right("\nfences"), |outcome| rough_count(outcome.fences.records + outcome.fences.waits));
+        let waits: Shown = (Column::right("host\nwaits"), |outcome| rough_count(outcome.host_waits));
+        let ns: Shown = (Column::right("ns/\nevent"), |outcome| format!("{:.0}", outcome.host_ns_per_event));
+        let retries: Shown = (Column::right("re-\ntries"), |outcome| rough_count(outcome.allocation_retries));
+        let quantiles: [Shown; 2] = [
+            (Column::right("p50\nµs"), |outcome| microseconds(outcome, |times| times.p50)),
+            (Column::right("p99\nµs"), |outcome| microseconds(outcome, |times| times.p99)),
+        ];
+        let longest: Shown = (Column::right("max\nms"), |outcome| {
+            allocation_ns(outcome).map_or_else(|| "-".to_owned(), |times| milliseconds(times.max))
+        });
+        let device_waits: Shown =
+            (Column::right("device\nwaits"), |outcome| rough_count(outcome.device_waits));
+        let device_time: Shown = (Column::right("modelled\ndevice ms"), |outcome| {
+            milliseconds(outcome.modelled_device_ns.unwrap_or(0))
+        });
+        let ratios: [Shown; 2] = [
+            (Column::right("/un-\nlim."), |outcome| ratio(outcome.device_ns_over_unlimited)),
+            (Column::right("/ker-\nnels"), |outcome| ratio(outcome.device_ns_over_kernels)),
+        ];
+        let or_capacity = |others: [Shown; 2]| if searched { capacity } else { others };
+        match self {
+            Self::Ample => {
+                let [first, second] = or_capacity([addresses, fences]);
+                let columns = if searched {
+                    [live, mapped, first, second, calls, driver, waits, ns]
+                } else {
+                    [live, mapped, first, calls, driver, second, waits, ns]
+                };
+                columns.to_vec()
+            }
+            Self::Pressure => {
+                let [first, second] = or_capacity(quantiles);
+                vec![mapped, calls, driver, retries, waits, first, second, longest]
+            }
+            Self::Work => {
+                let [first, second] = or_capacity(ratios);
+                vec![mapped, calls, driver, device_waits, waits, device_time, first, second]
+            }
+        }
+    }
+}
+
+/// Modelled times inside an allocation, or those measured on a GPU.
+fn allocation_ns(outcome: &Outcome) -> Option<AllocationNs> {
+    outcome.modelled_allocation_ns.or(outcome.measured_allocation_ns)
+}
+
+fn microseconds(outcome: &Outcome, of: fn(AllocationNs) -> u64) -> String {
+    allocation_ns(outcome).map_or_else(|| "-".to_owned(), |times| rough_count(of(times).div_ceil(1_000)))
 }
 
 /// The table, what failed, and the legend.
 pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
-    let mut rows = table(&columns(device.device, device.work), 1);
+    let view = View::of(device);
+    let searched = outcomes.iter().any(|outcome| outcome.failures_above.is_some());
+    let figures = view.columns(device.device, searched);
+    let names = [Column::left("\ntrace"), Column::left("\nallocator"), Column::left("\npolicy")];
+    let heads: Vec<Column> = names.into_iter().chain(figures.iter().map(|&(column, _)| column)).collect();
+    let mut rows = table(&heads, 1);
     let options = options(outcomes);
     let mut last = "";
     for outcome in outcomes {
         // The name stands once for all rows of a trace.
         let name = if outcome.trace == last { "" } else { &outcome.trace };
         last = &outcome.trace;
-        rows.add_row(row(name, outcome, &options));
+        let name = shortened(name, view.name_width());
+        let names = [name, marked_allocator(outcome, &options), policy(outcome)];
+        rows.add_row(names.into_iter().chain(figures.iter().map(|(_, cell)| cell(outcome))));
     }
     let mut text = figures::text(&rows);
     for (index, allocator) in options.iter().enumerate() {
@@ -57,7 +141,7 @@ pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
     for outcome in outcomes.iter().filter(|outcome| !outcome.completed) {
         text.push_str(&failure_line(outcome));
     }
-    text.push_str(&legend(device));
+    text.push_str(&legend(device, view, searched));
     text
 }
 
@@ -85,39 +169,14 @@ fn short_allocator(allocator: &str, options: &[&str]) -> String {
     }
 }
 
-fn row(name: &str, outcome: &Outcome, options: &[&str]) -> Vec<String> {
+/// The same, marked if the trace did not run to its end.
+fn marked_allocator(outcome: &Outcome, options: &[&str]) -> String {
     let incomplete = if outcome.completed { "" } else { "*" };
-    let mut cells = vec![
-        shortened(name, if outcome.work_seed.is_none() { 20 } else { 16 }),
-        format!("{}{incomplete}", short_allocator(&outcome.allocator, options)),
-        outcome.policy.clone().unwrap_or_else(|| "-".to_owned()),
-    ];
-    if outcome.work_seed.is_none() {
-        cells.push(format!("{:.2}", outcome.live_peak_bytes as f64 / 1e9));
-    }
-    cells.push(format!("{:.4}", outcome.mapped_over_live));
-    if outcome.work_seed.is_none() {
-        cells.push(format!("{:.2}", outcome.address_over_live));
-    }
-    cells.extend([
-        rough_count(outcome.memory_calls()),
-        milliseconds(outcome.measured_driver_ns.unwrap_or(outcome.modelled_driver_ns)),
-    ]);
-    cells.extend(match outcome.work_seed {
-        None => vec![
-            rough_count(outcome.fences.records + outcome.fences.waits),
-            rough_count(outcome.host_waits),
-            format!("{:.0}", outcome.host_ns_per_event),
-        ],
-        Some(_) => vec![
-            rough_count(outcome.device_waits),
-            rough_count(outcome.host_waits),
-            milliseconds(outcome.modelled_device_ns.unwrap_or(0)),
-            ratio(outcome.device_ns_over_unlimited),
-            ratio(outcome.device_ns_over_kernels),
-        ],
-    });
-    cells
+    format!("{}{incomplete}", short_allocator(&outcome.allocator, options))
+}
+
+fn policy(outcome: &Outcome) -> String {
+    outcome.policy.clone().unwrap_or_else(|| "-".to_owned())
 }
 
 /// A quotient of times, if there is one.
@@ -141,7 +200,7 @@ fn failure_line(outcome: &Outcome) -> String {
     format!("* {}, {}{policy}, stopped at event {event}: {error}\n", outcome.trace, outcome.allocator)
 }
 
-fn legend(device: &DeviceArgs) -> String {
+fn legend(device: &DeviceArgs, view: View, searched: bool) -> String {
     let (times, line) = match device.device {
         DeviceName::Cuda => ("measured on this machine's GPU".to_owned(), "cuda".to_owned()),
         name => {
@@ -153,29 +212,37 @@ fn legend(device: &DeviceArgs) -> String {
             (times, format!("{way}, {}, granularity {granularity}, {events}", device.capacity))
         }
     };
-    if device.work.is_some() {
-        return format!(
-            "
-mapped/live: peak of physical bytes over that of bytes as asked. driver calls: that change memory.
-device waits, host waits: that the allocator made streams, or the host, wait. Driver and device ms
-are {times}.
-device ms: until the device was done with all kernels, which are made up. /unlim.: over the same
-with unlimited memory; /kernels: over that of the kernels alone, without an allocator.
-Device: {line}.
-More: docs/bench.md, benches/README.md.
+    let searched = if searched {
+        "min./live: the smallest device on which the trace runs to its end, over live. fails above: how many
+of eight larger ones were too small.
 "
-        );
-    }
-    format!(
-        "
-live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
+    } else {
+        ""
+    };
+    let figures = match view {
+        View::Ample => format!(
+            "live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
 driver calls: those that change memory. fences: events recorded and waits on the device. host waits:
 times that the host waited for the device. k: thousands (all digits with --json). Driver ms are
 {times}.
-ns/event is this host's time, the driver included.
-Device: {line}.
-More: docs/bench.md, benches/README.md.
-"
+ns/event is this host's time, the driver included."
+        ),
+        View::Pressure => format!(
+            "mapped/live: peak of physical bytes over that of bytes as asked. driver calls: that change memory.
+retries: creates and mallocs that the driver refused. host waits: times that the host waited for the
+device. p50, p99, max: of the driver's time inside an allocation. All times are
+{times}."
+        ),
+        View::Work => format!(
+            "mapped/live: peak of physical bytes over that of bytes as asked. driver calls: that change memory.
+device waits, host waits: that the allocator made streams, or the host, wait. Driver and device ms
+are {times}.
+device ms: until the device was done with all kernels, which are made up. /unlim.: over the same
+with unlimited memory; /kernels: over that of the kernels alone, without an allocator."
+        ),
+    };
+    format!(
+        "\n{figures}\n{searched}Device: {line}.\nMore: docs/bench.md, docs/metrics.md, benches/README.md.\n"
     )
 }
 
@@ -184,7 +251,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use clap::Parser as _;
-    use concertina_bench::{Failure, Fences, Outcome};
+    use concertina_bench::{AllocationNs, Failure, Fences, Outcome};
 
     use super::report;
     use crate::bench::DeviceArgs;
@@ -232,6 +299,21 @@ mod tests {
             device_ns_over_kernels: None,
             modelled_driver_ns: 99_999_900_000,
             measured_driver_ns: None,
+            utilisation: 1.0,
+            fragmentation: 0.0,
+            packed_floor_bytes: 47_351_594_496,
+            mapped_at_live_peak_bytes: None,
+            internal_at_live_peak_bytes: None,
+            external_at_live_peak_bytes: None,
+            live_bytes_by_mark: Vec::new(),
+            mapped_bytes_by_mark: Vec::new(),
+            allocation_retries: 99_999,
+            modelled_allocation_ns: Some(AllocationNs {
+                p50: 99_999_000,
+                p99: 999_999_999,
+                max: 99_999_000_000,
+            }),
+            measured_allocation_ns: None,
             min_capacity_bytes: None,
             min_capacity_over_live: None,
             failures_above: None,
@@ -244,40 +326,68 @@ mod tests {
         Line::parse_from(["line", "--capacity", "1.02x"]).device
     }
 
-    #[test]
-    fn no_line_is_wider_than_100_columns() {
-        let rows = [
+    /// The report of these rows for a device by these options, if no line of it is too wide.
+    fn narrow(rows: &[Outcome], options: &[&str]) -> String {
+        let line = ["line"].iter().chain(options);
+        let text = report(rows, &Line::parse_from(line).device);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        }
+        text
+    }
+
+    fn wide_rows() -> Vec<Outcome> {
+        vec![
             wide("t5_resnet50_multiscale", "concertina", Some("balanced")),
             wide("a_trace_of_someone_with_a_very_long_name", "direct", None),
             Outcome {
                 completed: false,
                 ..wide("t1_gpt2_train", "pytorch-expandable:large_segment_size_mb:64", None)
             },
-        ];
-        let text = report(&rows, &device());
-        for line in text.lines() {
-            assert!(line.trim_end().chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        ]
+    }
+
+    #[test]
+    fn no_line_is_wider_than_100_columns() {
+        let text = narrow(&wide_rows(), &[]);
+        assert!(text.contains("MODELLED") && text.contains("modelled") && text.contains("80 GiB"), "{text}");
+        assert!(text.contains("fences") && text.contains("1234") && !text.contains("min./live"), "{text}");
+    }
+
+    #[test]
+    fn on_a_tight_device_what_allocations_take_is_in_the_table() {
+        let text = narrow(&wide_rows(), &["--capacity", "1.02x"]);
+        for part in ["1.02 × live", "tries", "99,999", "p99", "1,000k", "MODELLED"] {
+            assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(
-            text.contains("MODELLED") && text.contains("modelled") && text.contains("1.02 × live"),
-            "{text}"
-        );
+        assert!(!text.contains("ns/event"), "{text}");
     }
 
     #[test]
     fn with_work_the_device_is_in_the_table() {
-        let line = ["line", "--capacity", "1.02x", "--work", "18446744073709551615"];
+        let line = ["--capacity", "1.02x", "--work", "18446744073709551615"];
         let mut row = wide("t5_resnet50_multiscale", "concertina", Some("balanced"));
         row.work_seed = Some(u64::MAX);
         row.modelled_device_ns = Some(99_999_900_000);
         row.device_ns_over_unlimited = Some(12.345_678);
         row.device_ns_over_kernels = Some(98.765_432);
-        let text = report(&[row], &Line::parse_from(line).device);
-        for line in text.lines() {
-            assert!(line.trim_end().chars().count() <= 100, "{} columns: {line}", line.chars().count());
-        }
+        let text = narrow(&[row], &line);
         for part in ["device ms", "99,999", "12.346", "98.765", "work by seed 18446744073709551615"] {
             assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn minimum_capacities_are_in_every_table() {
+        let mut rows = wide_rows();
+        rows[0].min_capacity_over_live = Some(12.345_678);
+        rows[0].failures_above = Some(8);
+        for options in [&[][..], &["--capacity", "1.02x"], &["--work", "1"]] {
+            let text = narrow(&rows, options);
+            assert!(
+                text.contains("fails") && text.contains("12.3457") && text.contains("min./live"),
+                "{text}"
+            );
         }
     }
 

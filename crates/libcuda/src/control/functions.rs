@@ -73,6 +73,7 @@ functions! {
     reset: fn(&RawConfig) -> u32;
     max_mappings: fn() -> u64;
     counts: fn(u32, &mut MaybeUninit<RawCounts>) -> u32;
+    ns_in_calls: fn(u32) -> u64;
     restart_counts: fn(u32) -> u32;
     held: fn(u32, &mut MaybeUninit<RawHeld>) -> u32;
     resolve: fn(u32, u64, u64, *mut RawPiece, usize) -> usize;

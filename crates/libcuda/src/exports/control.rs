@@ -100,6 +100,14 @@ extern "C" fn concertina_libcuda_counts(device: u32, counts: Out<'_, RawCounts>)
     answer(tell())
 }
 
+/// Modelled time that the host has spent in driver calls of one device, in nanoseconds; 0 without such a device.
+#[unsafe(no_mangle)]
+extern "C" fn concertina_libcuda_ns_in_calls(device: u32) -> u64 {
+    let machine = installed().ok();
+    let device = machine.as_ref().and_then(|machine| machine.devices.get(device as usize));
+    device.map_or(0, |device| device.memory.emulator.ns_in_calls())
+}
+
 /// The emulator of one device counts from 0 again, and its peaks from what is taken now.
 #[unsafe(no_mangle)]
 extern "C" fn concertina_libcuda_restart_counts(device: u32) -> u32 {

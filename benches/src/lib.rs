@@ -26,6 +26,7 @@ compile_error!(
 );
 
 pub mod allocator_name;
+pub mod baseline_target;
 pub mod bench_device;
 pub mod case;
 pub mod catalogue;
@@ -35,13 +36,13 @@ pub mod cuda_device;
 pub mod device;
 pub mod outcome;
 pub mod probe;
-pub mod pytorch_target;
 pub mod size;
 mod targets;
 pub mod threads;
 mod unlimited;
 
 pub use allocator_name::{AllocatorList, AllocatorName, AllocatorNameError};
+pub use baseline_target::BaselineTarget;
 pub use bench_device::BenchDevice;
 pub use case::{Case, CaseError, Run};
 pub use catalogue::{PolicyName, TraceFile, UnknownPolicy, UnknownTrace};
@@ -50,5 +51,4 @@ pub use counted::Counted;
 pub use cuda_device::{CudaError, EmulatedCuda, RealCuda};
 pub use device::{DeviceKind, DeviceSpec};
 pub use outcome::{Failure, Fences, Outcome};
-pub use pytorch_target::PytorchTarget;
 pub use size::{Capacity, Granularity, SizeError};

@@ -52,5 +52,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("1000 sums are right; at most {} bytes were mapped", counts.mapped_peak_bytes());
     println!("launches: {}, held at the end: {}", device.calls("cuLaunchKernel")?, device.held(0)?);
     device.check_nothing_held()?;
+    device.check_no_races()?;
     Ok(())
 }

@@ -11,7 +11,7 @@ mod common;
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::{Context, GIB, PAGE, assert_nothing_held, fresh};
-use concertina_libcuda::{Backing, DeviceConfig, Execution, FreshDevice, Launch};
+use concertina_libcuda::{Access, Address, Backing, DeviceConfig, Execution, FreshDevice, Launch};
 use concertina_vmm::Call;
 use cudarc::driver::sys::{CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
@@ -51,7 +51,12 @@ fn axpy(launch: &Launch<'_>) {
 const AXPY: &[usize] = &[4, 8, 8, 8];
 
 fn register_axpy(device: &FreshDevice) {
-    device.register_kernel("axpy", AXPY, axpy).unwrap();
+    let vectors = |launch: &Launch<'_>| {
+        let vector = |index| (Address::new(launch.parameter(index)), 4 * launch.parameter::<u64>(3));
+        let ((x, bytes), (y, _)) = (vector(1), vector(2));
+        vec![Access::read(x, bytes), Access::write(y, bytes)]
+    };
+    device.register_kernel_touching("axpy", AXPY, axpy, vectors).unwrap();
 }
 
 /// A kernel without parameters that waits for the gate.
@@ -194,12 +199,12 @@ fn the_default_stream_waits_for_blocking_streams_and_they_for_it() {
             other => panic!("{other:?}"),
         }
     };
-    let block = context.malloc(64).unwrap();
+    let block = context.malloc(128).unwrap();
     // SAFETY: the kernel takes nothing.
     unsafe { default.launch_builder(&wait).launch(CONFIG) }.unwrap();
-    for stream in [blocking, raw(&apart)] {
+    for (stream, half) in [(blocking, block), (raw(&apart), block + 64)] {
         // SAFETY: the block is live, and so is the stream.
-        let code = unsafe { sys::cuMemsetD8Async(block, 1, 64, stream) };
+        let code = unsafe { sys::cuMemsetD8Async(half, 1, 64, stream) };
         assert_eq!(code, CUresult::CUDA_SUCCESS);
     }
     apart.synchronize().unwrap();

@@ -172,6 +172,9 @@ impl Machine {
         if let Err(held) = self.libcuda.check_nothing_held() {
             panic!("{held}");
         }
+        if let Err(raced) = self.libcuda.check_no_races() {
+            panic!("{raced}");
+        }
         assert_eq!(self.libcuda.broken_rules(0), Vec::<String>::new());
     }
 }

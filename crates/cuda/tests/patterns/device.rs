@@ -168,6 +168,7 @@ impl PatternDevice {
         if let Err(held) = libcuda.check_nothing_held() {
             panic!("{held}");
         }
+        assert_eq!(libcuda.races(0), Vec::<String>::new());
         assert_eq!(libcuda.broken_rules(0), Vec::<String>::new());
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mismatch) = seen {

@@ -10,7 +10,7 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use concertina_libcuda::{Access, Address, DeviceConfig, FreshDevice};
+use concertina_libcuda::{DeviceConfig, FreshDevice};
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
@@ -44,9 +44,7 @@ impl Program {
             let number = unsafe { &mut *at };
             *number = *number * launch.parameter::<u32>(1) + launch.parameter::<u32>(2);
         };
-        let number = |launch: &concertina_libcuda::Launch<'_>| {
-            vec![Access::write(Address::new(launch.parameter(0)), 4)]
-        };
+        let number = |launch: &concertina_libcuda::Launch<'_>| vec![launch.writes(0, 4)];
         device.register_kernel_touching("times_plus", &[8, 4, 4], times_plus, number).unwrap();
         let context = CudaContext::new(0).unwrap();
         // cudarc's own tracking waits for events from outside, which no capture takes.

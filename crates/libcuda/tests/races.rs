@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use common::{Context, PAGE, fresh};
-use concertina_libcuda::{Access, Address, Detection, DeviceConfig, Execution, FreshDevice};
+use concertina_libcuda::{Detection, DeviceConfig, Execution, FreshDevice};
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
@@ -203,9 +203,7 @@ fn a_query_that_says_not_yet_orders_nothing() {
 fn copies_and_kernels_touch_what_they_say() {
     let program = Program::new();
     let other = program.context.malloc(BYTES).unwrap();
-    let reads = |launch: &concertina_libcuda::Launch<'_>| {
-        vec![Access::read(Address::new(launch.parameter(0)), launch.parameter(1))]
-    };
+    let reads = |launch: &concertina_libcuda::Launch<'_>| vec![launch.reads(0, launch.parameter(1))];
     program.device.register_kernel_touching("look", &[8, 8], |_| {}, reads).unwrap();
     let module = program.context.context.load_module(Ptx::from_src("any text")).unwrap();
     let look = module.load_function("look").unwrap();

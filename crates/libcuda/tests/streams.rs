@@ -11,7 +11,7 @@ mod common;
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::{Context, GIB, PAGE, assert_nothing_held, fresh};
-use concertina_libcuda::{Access, Address, Backing, DeviceConfig, Execution, FreshDevice, Launch};
+use concertina_libcuda::{Backing, DeviceConfig, Execution, FreshDevice, Launch};
 use concertina_vmm::Call;
 use cudarc::driver::sys::{CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
@@ -52,9 +52,8 @@ const AXPY: &[usize] = &[4, 8, 8, 8];
 
 fn register_axpy(device: &FreshDevice) {
     let vectors = |launch: &Launch<'_>| {
-        let vector = |index| (Address::new(launch.parameter(index)), 4 * launch.parameter::<u64>(3));
-        let ((x, bytes), (y, _)) = (vector(1), vector(2));
-        vec![Access::read(x, bytes), Access::write(y, bytes)]
+        let bytes = 4 * launch.parameter::<u64>(3);
+        vec![launch.reads(1, bytes), launch.writes(2, bytes)]
     };
     device.register_kernel_touching("axpy", AXPY, axpy, vectors).unwrap();
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concertina_baselines::{ConfError, PytorchConf};
+use concertina_baselines::{ConfError, OptionsError, PytorchConf};
 
 /// An allocator that traces can be replayed on, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,9 +31,18 @@ pub enum AllocatorNameError {
     /// Something stands behind the name of an allocator that has no options.
     #[error("allocator `{0}` takes no options")]
     NoOptions(&'static str),
-    /// The options are wrong.
+    /// The options are wrong, of an allocator other than PyTorch's.
     #[error("allocator `{allocator}`: {error}")]
     Options {
+        /// The allocator.
+        allocator: &'static str,
+        /// What is wrong with them.
+        #[source]
+        error: OptionsError,
+    },
+    /// The options of PyTorch's allocator are wrong.
+    #[error("allocator `{allocator}`: {error}")]
+    Conf {
         /// The allocator.
         allocator: &'static str,
         /// What is wrong with them.
@@ -114,7 +123,7 @@ impl FromStr for AllocatorName {
                 let conf = format!("{conf},{options}");
                 let conf = conf.strip_prefix(',').unwrap_or(&conf).parse();
                 conf.map(Self::Pytorch)
-                    .map_err(|error| AllocatorNameError::Options { allocator: known.name(), error })
+                    .map_err(|error| AllocatorNameError::Conf { allocator: known.name(), error })
             }
             _ if options.is_empty() => Ok(known),
             _ => Err(AllocatorNameError::NoOptions(known.name())),

@@ -100,6 +100,7 @@ impl DeviceSpec {
             granularity_bytes: config.granularity_bytes,
             max_mappings: config.max_mappings,
             event_lag: self.event_lag,
+            detection: config.detection,
             cost_table: config.cost_table.clone(),
             ..DeviceConfig::default()
         }

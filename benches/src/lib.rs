@@ -26,6 +26,7 @@ compile_error!(
 );
 
 pub mod allocator_name;
+pub mod baseline_target;
 pub mod bench_device;
 pub mod case;
 pub mod catalogue;
@@ -37,13 +38,13 @@ pub mod min_capacity;
 pub mod outcome;
 pub mod parallel;
 pub mod probe;
-pub mod pytorch_target;
 pub mod size;
 mod targets;
 pub mod threads;
 mod unlimited;
 
 pub use allocator_name::{AllocatorList, AllocatorName, AllocatorNameError};
+pub use baseline_target::BaselineTarget;
 pub use bench_device::BenchDevice;
 pub use case::{Case, CaseError, Run};
 pub use catalogue::{PolicyName, TraceFile, UnknownPolicy, UnknownTrace};
@@ -54,5 +55,4 @@ pub use device::{DeviceKind, DeviceSpec};
 pub use min_capacity::{Fineness, FoundCapacity, MinCapacity};
 pub use outcome::{AllocationNs, Failure, Fences, Outcome};
 pub use parallel::in_parallel;
-pub use pytorch_target::PytorchTarget;
 pub use size::{Capacity, Granularity, SizeError};

@@ -1,17 +1,17 @@
 //! Makes the allocator of a case and replays on it.
 //!
-//! Neighbours: `case` asks for it; `concertina_target`, `pytorch_target` and `concertina_baselines` have the
+//! Neighbours: `case` asks for it; `concertina_target`, `baseline_target` and `concertina_baselines` have the
 //! allocators. A new allocator is a name in `allocator_name` and an arm here.
 
-use concertina_baselines::Direct;
+use concertina_baselines::{Direct, Pytorch};
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{Replay, ReplayReport};
 
 use crate::allocator_name::AllocatorName;
+use crate::baseline_target::BaselineTarget;
 use crate::bench_device::BenchDevice;
 use crate::case::{Case, CaseError};
 use crate::concertina_target::ConcertinaTarget;
-use crate::pytorch_target::PytorchTarget;
 
 /// Makes the case's allocator on the device, replays, and drops the allocator.
 pub(crate) fn replay<D: BenchDevice>(
@@ -22,7 +22,11 @@ pub(crate) fn replay<D: BenchDevice>(
     let failed = |error: TargetError| CaseError::SetUp { allocator: case.allocator.to_string(), error };
     let (report, waited) = match case.allocator {
         AllocatorName::Direct => on(Direct::new(device.driver().clone()), device, replay),
-        AllocatorName::Pytorch(conf) => on(PytorchTarget::new(device, conf).map_err(failed)?, device, replay),
+        AllocatorName::Pytorch(conf) => {
+            let allocator =
+                Pytorch::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
+        }
         AllocatorName::Concertina => {
             on(ConcertinaTarget::new(device, case.policy).map_err(failed)?, device, replay)
         }

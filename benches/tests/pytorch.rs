@@ -7,8 +7,8 @@
 //! handed out from the lowest on. Native mode is `PYTORCH_CUDA_ALLOC_CONF` unset, the other one
 //! `expandable_segments:True`.
 
-use concertina_baselines::{PytorchBlock, PytorchConf};
-use concertina_bench::{Capacity, DeviceSpec, PytorchTarget, TraceFile};
+use concertina_baselines::{Pytorch, PytorchBlock, PytorchConf};
+use concertina_bench::{BaselineTarget, Capacity, DeviceSpec, TraceFile};
 use concertina_emulator::Emulator;
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{LoadedTrace, Replay, ReplayReport};
@@ -122,9 +122,15 @@ const TIGHT_EXPANDABLE: [Tight; 13] = [
     tight("t8_moe_train", Some(66_867), 48_268_050_432, [1_790, 4, 1, 7, 4]),
 ];
 
+type Model<'a> = BaselineTarget<'a, Emulator, Pytorch<Emulator>>;
+
+fn model(device: &Emulator, conf: PytorchConf) -> Model<'_> {
+    BaselineTarget::new(device, Pytorch::new(device.clone(), conf).expect("an allocator"))
+}
+
 /// Adds up the addresses that the model hands out.
 struct Addresses<'a> {
-    model: PytorchTarget<'a, Emulator>,
+    model: Model<'a>,
     first: Option<u64>,
     allocations: u64,
     sum: u64,
@@ -185,7 +191,7 @@ fn assert_ample(conf: PytorchConf, wanted: &[Ample]) {
     for wanted in wanted {
         let trace = load(wanted.trace);
         let device = device(&trace, Capacity::Bytes(80 << 30));
-        let model = PytorchTarget::new(&device, conf).expect("an allocator");
+        let model = model(&device, conf);
         let mut target = Addresses { model, first: None, allocations: 0, sum: 0 };
         let report = Replay::new(&trace, &device).run(&mut target);
         assert!(report.completed(), "{}: {:?}", wanted.trace, report.failure);
@@ -220,7 +226,7 @@ fn assert_tight(conf: PytorchConf, wanted: &[Tight]) {
     for wanted in wanted {
         let trace = load(wanted.trace);
         let device = device(&trace, "1.02x".parse().expect("a capacity"));
-        let mut target = PytorchTarget::new(&device, conf).expect("an allocator");
+        let mut target = model(&device, conf);
         let report = Replay::new(&trace, &device).run(&mut target);
         let stats = target.allocator().stats();
         let found = Tight {
@@ -271,7 +277,7 @@ fn every_block_is_mapped_and_shares_no_byte() {
         let trace = load(name);
         for conf in [PytorchConf::native(), PytorchConf::expandable()] {
             let device = device(&trace, "1.1x".parse().expect("a capacity"));
-            let mut target = PytorchTarget::new(&device, conf).expect("an allocator");
+            let mut target = model(&device, conf);
             let report = Replay::new(&trace, &device).checked(512).run(&mut target);
             let violation = report.failure.filter(|failure| !failure.cause.is_out_of_memory());
             assert!(violation.is_none() && report.cleanup_failure.is_none(), "{name}: {violation:?}");

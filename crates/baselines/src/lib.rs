@@ -1,6 +1,6 @@
 //! What GPU programs would use instead of Concertina, as allocators that traces are replayed on.
 //!
-//! Main types: [`Direct`], [`Pytorch`]. Neighbours: `concertina-trace` replays on them, the benches set them beside
+//! Main types: [`Baseline`], [`Direct`], [`Pytorch`]. Neighbours: `concertina-trace` replays on them, the benches set them beside
 //! Concertina.
 //!
 //! | baseline | what it stands for | what is modelled |
@@ -10,10 +10,14 @@
 
 #![forbid(unsafe_code)]
 
+mod baseline;
 mod direct;
+mod options;
 pub mod pytorch;
 
+pub use baseline::Baseline;
 pub use direct::{Direct, DirectBlock};
+pub use options::OptionsError;
 pub use pytorch::conf::{ConfError, PytorchConf};
 pub use pytorch::error::PytorchError;
 pub use pytorch::rounding::Divisions;

@@ -28,8 +28,10 @@ mod request;
 pub mod rounding;
 pub mod stats;
 
+use concertina_trace::target::TargetError;
 use concertina_vmm::{Address, Driver, DriverError, FrameProperties};
 
+use crate::baseline::Baseline;
 use block::{BlockId, BlockState, Blocks};
 use conf::PytorchConf;
 use error::PytorchError;
@@ -235,6 +237,40 @@ impl<D: Driver> Pytorch<D> {
             PoolKind::Small => SMALL_SEGMENT_BYTES,
             PoolKind::Large => self.conf.large_segment_bytes,
         }
+    }
+}
+
+/// PyTorch looks neither at the program's waits between streams nor at those of the host: it asks its events.
+impl<D: Driver> Baseline for Pytorch<D> {
+    type Stream = D::Stream;
+    type Block = PytorchBlock;
+
+    fn add_stream(&mut self, stream: D::Stream) {
+        Self::add_stream(self, stream);
+    }
+
+    fn allocate(&mut self, bytes: u64, stream: u32) -> Result<PytorchBlock, TargetError> {
+        Ok(Self::allocate(self, bytes, stream)?)
+    }
+
+    fn address(&self, block: &PytorchBlock) -> Address {
+        block.address()
+    }
+
+    fn free(&mut self, block: PytorchBlock) -> Result<(), TargetError> {
+        Ok(Self::free(self, block)?)
+    }
+
+    fn record_stream(&mut self, block: &mut PytorchBlock, stream: u32) -> Result<(), TargetError> {
+        Ok(Self::record_stream(self, block, stream)?)
+    }
+
+    fn release_cached(&mut self) -> Result<(), TargetError> {
+        Ok(self.empty_cache()?)
+    }
+
+    fn address_peak_bytes(&self) -> u64 {
+        self.stats.addresses.peak
     }
 }
 

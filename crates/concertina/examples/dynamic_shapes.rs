@@ -91,7 +91,11 @@ pub(crate) fn kernels(library: &Library) -> Result<(), Box<dyn Error>> {
         w[0] = rate.mul_add(gradient[0], w[0]);
         w[1] = rate.mul_add(gradient[1], w[1]);
     }
-    Ok(library.register_kernel("step", &[8, 8, 8, 8, 8, 4], step)?)
+    let accesses = |launch: &Launch<'_>| {
+        let bytes = 4 * launch.parameter::<u64>(4);
+        vec![launch.writes(0, 8), launch.reads(1, bytes), launch.reads(2, bytes), launch.writes(3, bytes)]
+    };
+    Ok(library.register_kernel_touching("step", &[8, 8, 8, 8, 8, 4], step, accesses)?)
 }
 
 /// What was learned, and what it took.

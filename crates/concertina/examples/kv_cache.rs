@@ -123,8 +123,13 @@ pub(crate) fn kernels(library: &Library) -> Result<(), Box<dyn Error>> {
             out.iter_mut().zip(token).for_each(|(out, x)| *out += x);
         }
     }
-    library.register_kernel("append", &[8, 8, 4, 4], append)?;
-    Ok(library.register_kernel("attend", &[8, 8, 8, 4], attend)?)
+    let appended = |launch: &Launch<'_>| vec![launch.writes(0, 4 * launch.parameter::<u64>(1))];
+    library.register_kernel_touching("append", &[8, 8, 4, 4], append, appended)?;
+    let attended = |launch: &Launch<'_>| {
+        let token_bytes = 4 * u64::from(launch.parameter::<u32>(3));
+        vec![launch.reads(0, token_bytes * launch.parameter::<u64>(1)), launch.writes(2, token_bytes)]
+    };
+    Ok(library.register_kernel_touching("attend", &[8, 8, 8, 4], attend, attended)?)
 }
 
 /// What was served, and what it took.

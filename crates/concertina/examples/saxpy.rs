@@ -67,7 +67,12 @@ pub(crate) fn kernels(library: &Library) -> Result<(), Box<dyn Error>> {
             *y = a.mul_add(*x, *y);
         }
     }
-    Ok(library.register_kernel("saxpy", &[4, 8, 8, 8], saxpy)?)
+    // Which device memory a launch touches, so that a missing wait between streams is found.
+    let accesses = |launch: &Launch<'_>| {
+        let bytes = 4 * launch.parameter::<u64>(3);
+        vec![launch.reads(1, bytes), launch.writes(2, bytes)]
+    };
+    Ok(library.register_kernel_touching("saxpy", &[4, 8, 8, 8], saxpy, accesses)?)
 }
 
 /// `a x + y` and then `b x` more, on two streams.

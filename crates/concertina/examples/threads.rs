@@ -71,7 +71,11 @@ pub(crate) fn kernels(library: &Library) -> Result<(), Box<dyn Error>> {
             *to = from.wrapping_mul(factor).wrapping_add(summand);
         }
     }
-    Ok(library.register_kernel("stage", &[8, 8, 8, 4, 4], stage)?)
+    let accesses = |launch: &Launch<'_>| {
+        let bytes = 4 * launch.parameter::<u64>(2);
+        vec![launch.writes(0, bytes), launch.reads(1, bytes)]
+    };
+    Ok(library.register_kernel_touching("stage", &[8, 8, 8, 4, 4], stage, accesses)?)
 }
 
 /// Errors go from thread to thread, too.

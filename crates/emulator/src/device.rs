@@ -126,7 +126,7 @@ impl Device {
         self.counts = self.counts.restarted();
     }
 
-    fn flat(&self, call: Call) -> u64 {
+    pub(crate) fn flat(&self, call: Call) -> u64 {
         self.config.cost_table.of(call).base_ns
     }
 

@@ -37,6 +37,18 @@ impl Emulator {
         Rule::EventOfAnotherDevice.broken(|| format!("{event:?}"))
     }
 
+    /// [`Driver::event_query`] for whoever knows that the event is not done, whatever this device would say: counted and
+    /// charged, and the host learns nothing.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn event_query_in_vain(&self, event: &EmulatedEvent) -> Result<(), DriverError> {
+        self.call(Call::EventQuery, |device| {
+            self.check_event(event)?;
+            Ok(((), device.flat(Call::EventQuery)))
+        })
+    }
+
     fn check_stream(&self, stream: &EmulatedStream) -> Result<(), Refusal> {
         if stream.instance == self.shared.instance {
             return Ok(());

@@ -39,10 +39,15 @@ fn saxpy_on_the_host(launch: &Launch<'_>) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // These lines are all that the emulation takes.
+    // These lines, and the checks at the end, are all that the emulation takes.
     let device = load()?.fresh(&DeviceConfig::default().with_capacity(1 << 30))?;
     let sizes = [size_of::<f32>(), size_of::<u64>(), size_of::<u64>(), size_of::<usize>()];
-    device.register_kernel("saxpy", &sizes, saxpy_on_the_host)?;
+    // What it touches: for the race detector.
+    let accesses = |launch: &Launch<'_>| {
+        let bytes = 4 * launch.parameter::<u64>(3);
+        vec![launch.reads(1, bytes), launch.writes(2, bytes)]
+    };
+    device.register_kernel_touching("saxpy", &sizes, saxpy_on_the_host, accesses)?;
 
     let x: Vec<f32> = (0..1000_u16).map(f32::from).collect();
     let sum = saxpy("the module's text is not read here", 2.0, &x, &vec![1.0; x.len()])?;
@@ -52,5 +57,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("1000 sums are right; at most {} bytes were mapped", counts.mapped_peak_bytes());
     println!("launches: {}, held at the end: {}", device.calls("cuLaunchKernel")?, device.held(0)?);
     device.check_nothing_held()?;
+    device.check_no_races()?;
     Ok(())
 }

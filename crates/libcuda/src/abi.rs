@@ -71,6 +71,8 @@ pub(crate) struct RawConfig {
     pub(crate) without_pools: u32,
     /// 1: one unmap takes one mapping only.
     pub(crate) unmap_one_mapping: u32,
+    /// 1: races are not looked for.
+    pub(crate) without_detection: u32,
     pub(crate) capacity_bytes: u64,
     pub(crate) granularity_bytes: u64,
     /// 0: what the host can do.
@@ -168,6 +170,16 @@ pub(crate) type Body = unsafe extern "C" fn(context: *mut c_void, launch: *const
 /// Gives a registered function's context back.
 pub(crate) type Discard = unsafe extern "C" fn(context: *mut c_void);
 
+/// One run of addresses that a launch touches; `writes` is 0 if it only reads them.
+pub(crate) type AddAccess = extern "C" fn(accesses: *mut c_void, address: u64, bytes: u64, writes: u32);
+/// Calls `add` with `accesses` for each run of addresses that a launch will touch: 0 if all were told.
+pub(crate) type Touches = unsafe extern "C" fn(
+    context: *mut c_void,
+    launch: *const RawLaunch,
+    accesses: *mut c_void,
+    add: AddAccess,
+) -> u32;
+
 /// A kernel to register.
 #[derive(Debug)]
 #[repr(C)]
@@ -176,6 +188,8 @@ pub(crate) struct RawKernel {
     pub(crate) parameter_sizes: *const usize,
     pub(crate) parameter_count: usize,
     pub(crate) body: Body,
+    /// None: what it touches is not known.
+    pub(crate) touches: Option<Touches>,
     pub(crate) discard: Discard,
     pub(crate) context: *mut c_void,
 }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 
+use concertina_emulator::Detection;
+
 use crate::abi::Handle;
 use crate::code::{Code, Outcome};
 use crate::control::Execution;
@@ -23,6 +25,8 @@ pub(crate) struct Device {
     pub(crate) ordinal: u32,
     pub(crate) memory: Arc<DeviceMemory>,
     pub(crate) execution: Execution,
+    /// Whether the emulator is told what work touches, and what comes after what.
+    detection: Detection,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
     pub(crate) pools: Pools,
@@ -39,12 +43,14 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(ordinal: u32, memory: DeviceMemory, execution: Execution) -> Self {
+        let detection = memory.emulator.detection();
         let memory = Arc::new(memory);
         let emulated = memory.emulator.stream();
         let legacy = Stream::new(new_handle(), StreamKind::Legacy, emulated, execution);
         Self {
             ordinal,
             execution,
+            detection,
             streams: Table::default(),
             events: Table::default(),
             pools: Pools::new(ordinal, &memory),
@@ -109,19 +115,40 @@ impl Device {
         }
         match stream.kind {
             StreamKind::NonBlocking => {}
-            StreamKind::Blocking => stream.come_after(&self.legacy)?,
+            StreamKind::Blocking => self.come_after(stream, &self.legacy)?,
             StreamKind::Legacy => {
                 for other in self.all_streams() {
                     if other.kind == StreamKind::Blocking {
                         if let Some(capture) = other.capture() {
                             return Err(capture.broken_by(Code::STREAM_CAPTURE_IMPLICIT));
                         }
-                        stream.come_after(&other)?;
+                        self.come_after(stream, &other)?;
                     }
                 }
             }
         }
+        if self.detection == Detection::On
+            && let Some(work) = work.emulated(&self.memory)?
+        {
+            self.memory.emulator.queue(&stream.emulated, work);
+        }
         stream.submit(work)
+    }
+
+    /// What is queued on `stream` from here on comes after what is queued on `other` now.
+    fn come_after(&self, stream: &Stream, other: &Stream) -> Outcome {
+        if self.detection == Detection::On {
+            self.memory.emulator.queue_wait(&stream.emulated, &other.emulated);
+        }
+        stream.come_after(other)
+    }
+
+    /// The host has waited until all that is queued on the stream was done.
+    pub(crate) fn saw(&self, stream: &Stream) -> Outcome {
+        if self.detection == Detection::On {
+            self.memory.emulator.synchronize_stream(&stream.emulated)?;
+        }
+        Ok(())
     }
 
     /// A record behind all that is queued on the stream.
@@ -135,11 +162,13 @@ impl Device {
     pub(crate) fn synchronize_stream(&self, stream: &Stream) -> Outcome {
         match self.execution {
             Execution::AtCall => self.memory.emulator.synchronize_stream(&stream.emulated)?,
-            Execution::Workers if stream.kind == StreamKind::NonBlocking => stream.synchronize(),
             Execution::Workers => {
-                // Also behind what the default stream makes it wait for.
-                self.mark(stream)?;
+                if stream.kind != StreamKind::NonBlocking {
+                    // Also behind what the default stream makes it wait for.
+                    self.mark(stream)?;
+                }
                 stream.synchronize();
+                self.saw(stream)?;
             }
         }
         machine::check_alive()?;
@@ -149,9 +178,7 @@ impl Device {
     /// Waits for everything, destroyed streams included.
     pub(crate) fn synchronize(&self) -> Outcome {
         self.drain();
-        if self.execution == Execution::AtCall {
-            self.memory.emulator.synchronize_device()?;
-        }
+        self.memory.emulator.synchronize_device()?;
         machine::check_alive()?;
         self.pools.trim_to_thresholds()
     }

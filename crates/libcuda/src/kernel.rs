@@ -7,15 +7,20 @@ use core::ffi::c_void;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::abi::{Body, Discard, RawLaunch};
+use concertina_emulator::Access;
+use concertina_vmm::Address;
+
+use crate::abi::{Body, Discard, RawKernel, RawLaunch, Touches};
 use crate::code::{Code, Outcome};
 use crate::memory::DeviceMemory;
 
 /// A registered function.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    name: Box<str>,
     sizes: Box<[usize]>,
     body: Body,
+    touches: Option<Touches>,
     discard: Discard,
     context: *mut c_void,
 }
@@ -36,24 +41,20 @@ impl Drop for Kernel {
 static REGISTRY: RwLock<Option<HashMap<String, Arc<Kernel>>>> = RwLock::new(None);
 
 impl Kernel {
-    /// A kernel whose parameters have these sizes in bytes.
+    /// A kernel of this name, whose parameters have these sizes in bytes.
     ///
     /// # Safety
-    /// `body` may be called with `context` from any thread, any number of times at once, until `discard` was called with
-    /// it, which happens once.
-    pub(crate) unsafe fn new(
-        sizes: Box<[usize]>,
-        body: Body,
-        discard: Discard,
-        context: *mut c_void,
-    ) -> Self {
-        Self { sizes, body, discard, context }
+    /// `body` and `touches` may be called with `context` from any thread, any number of times at once, until `discard` was
+    /// called with it, which happens once.
+    pub(crate) unsafe fn new(name: &str, sizes: Box<[usize]>, raw: &RawKernel) -> Self {
+        let &RawKernel { body, touches, discard, context, .. } = raw;
+        Self { name: name.into(), sizes, body, touches, discard, context }
     }
 
-    /// Modules know it under this name from now on.
-    pub(crate) fn register(self, name: String) {
+    /// Modules know it under its name from now on.
+    pub(crate) fn register(self) {
         let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
-        let before = registry.get_or_insert_default().insert(name, Arc::new(self));
+        let before = registry.get_or_insert_default().insert(self.name.to_string(), Arc::new(self));
         drop(registry);
         drop(before);
     }
@@ -71,6 +72,10 @@ impl Kernel {
 
     pub(crate) fn sizes(&self) -> &[usize] {
         &self.sizes
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 }
 
@@ -116,8 +121,32 @@ extern "C" fn locate(memory: *const c_void, address: u64, bytes: u64) -> *mut u8
     memory.locate(address, bytes).unwrap_or(core::ptr::null_mut())
 }
 
+extern "C" fn add_access(accesses: *mut c_void, address: u64, bytes: u64, writes: u32) {
+    // SAFETY: `accesses` gave this pointer to its own vector, for the time of the call that is being made.
+    let accesses = unsafe { &mut *accesses.cast::<Vec<Access>>() };
+    let address = Address::new(address);
+    accesses.push(if writes == 0 { Access::read(address, bytes) } else { Access::write(address, bytes) });
+}
+
 impl Launch {
     pub(crate) fn run(self) -> Outcome {
+        // SAFETY: the function was registered with this context, and all that `raw` points to lives until it returns.
+        self.with_raw(|raw| unsafe { (self.kernel.body)(self.kernel.context, raw) })
+    }
+
+    /// What it is going to touch of the device's memory, as far as its registration tells.
+    pub(crate) fn accesses(&self) -> Outcome<Vec<Access>> {
+        let mut accesses = Vec::new();
+        if let Some(touches) = self.kernel.touches {
+            let sink: *mut Vec<Access> = &raw mut accesses;
+            // SAFETY: as in `run`; the vector is nobody else's meanwhile, and `add_access` is the function for it.
+            self.with_raw(|raw| unsafe { touches(self.kernel.context, raw, sink.cast(), add_access) })?;
+        }
+        Ok(accesses)
+    }
+
+    /// Calls a registered function with this launch as C sees it, and turns what it returns into an outcome.
+    fn with_raw(&self, call: impl FnOnce(&RawLaunch) -> u32) -> Outcome {
         let start = self.parameters.as_ptr().cast::<u8>();
         let mut at = 0;
         let place = |&bytes: &usize| {
@@ -136,8 +165,6 @@ impl Launch {
             memory: Arc::as_ptr(&self.memory).cast(),
             locate,
         };
-        // SAFETY: the function was registered with this context, and all that `raw` points to lives until it returns.
-        let failed = unsafe { (self.kernel.body)(self.kernel.context, &raw) };
-        if failed == 0 { Ok(()) } else { Err(Code::LAUNCH_FAILED) }
+        if call(&raw) == 0 { Ok(()) } else { Err(Code::LAUNCH_FAILED) }
     }
 }

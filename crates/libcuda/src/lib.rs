@@ -50,7 +50,9 @@ mod window;
 mod work;
 
 pub use code::Code;
+pub use concertina_emulator::{Access, AccessKind, Detection};
+pub use concertina_vmm::Address;
 pub use control::{
     Backing, ConfigError, ControlError, Counts, DeviceConfig, Execution, FreshDevice, Held, Launch, Library,
-    LoadError, Parameter, StillHeld, load, load_from,
+    LoadError, Parameter, Raced, StillHeld, load, load_from,
 };

@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use concertina_emulator::EmulatedStream;
+
 use crate::abi::Handle;
 use crate::code::{Code, Outcome};
 use crate::memory::{DeviceMemory, Owner};
@@ -24,6 +26,8 @@ struct Freed {
     address: u64,
     bytes: u64,
     stream: Handle,
+    /// The same stream for the emulator, if it is one of this device's.
+    emulated: Option<EmulatedStream>,
     /// Behind the last use.
     record: Arc<Record>,
 }
@@ -77,6 +81,10 @@ impl Pool {
         let (address, bytes) = match best {
             Some(index) => {
                 let freed = state.freed.remove(index);
+                if let Some(other) = freed.emulated.filter(|_| freed.stream != stream.handle) {
+                    // The driver has seen the free done, and the stream has not begun with the block.
+                    self.memory.emulator.queue_wait(&stream.emulated, &other);
+                }
                 (freed.address, freed.bytes)
             }
             None => {
@@ -99,10 +107,10 @@ impl Pool {
         Ok((address, bytes))
     }
 
-    fn take_back(&self, address: u64, bytes: u64, stream: Handle, record: Arc<Record>) {
+    fn take_back(&self, freed: Freed) {
         let mut state = self.state();
-        state.used = state.used.saturating_sub(bytes);
-        state.freed.push(Freed { address, bytes, stream, record });
+        state.used = state.used.saturating_sub(freed.bytes);
+        state.freed.push(freed);
     }
 
     /// Gives freed blocks back, of those whose last use is over, until at most `keep` bytes are reserved.
@@ -217,10 +225,34 @@ impl Pools {
         Ok(address)
     }
 
-    /// Gives a block back, to be used again behind the record. Whether it was a pool's.
-    pub(crate) fn free(&self, address: u64, stream: Handle, record: &Arc<Record>) -> bool {
+    /// Gives a block back that nobody uses any more. Whether it was a pool's.
+    pub(crate) fn free_unused(&self, address: u64) -> bool {
+        let record = Record::new();
+        record.pass();
+        self.take_back(address, 0, None, record)
+    }
+
+    /// Gives a block back, to be used again behind the record of the stream, which the emulator knows as well if it is one
+    /// of this device's. Whether it was a pool's.
+    pub(crate) fn free(
+        &self,
+        address: u64,
+        stream: &Stream,
+        emulated: Option<EmulatedStream>,
+        record: Arc<Record>,
+    ) -> bool {
+        self.take_back(address, stream.handle, emulated, record)
+    }
+
+    fn take_back(
+        &self,
+        address: u64,
+        stream: Handle,
+        emulated: Option<EmulatedStream>,
+        record: Arc<Record>,
+    ) -> bool {
         let Some((pool, bytes)) = self.owners().remove(&address) else { return false };
-        pool.take_back(address, bytes, stream, Arc::clone(record));
+        pool.take_back(Freed { address, bytes, stream, emulated, record });
         true
     }
 

@@ -5,8 +5,12 @@
 use core::ffi::c_void;
 use std::sync::Arc;
 
+use concertina_emulator as emulated;
+use concertina_vmm::Address;
+
 use crate::code::Outcome;
 use crate::kernel::Launch;
+use crate::memory::DeviceMemory;
 use crate::reach::{self, Pattern, Place};
 use crate::record::Record;
 
@@ -61,6 +65,37 @@ impl Work {
                 Ok(())
             }
         }
+    }
+
+    /// The same as the emulator of this device takes it: what it touches of the device's memory. None if that is nothing, or
+    /// not known.
+    pub(crate) fn emulated(&self, memory: &Arc<DeviceMemory>) -> Outcome<Option<emulated::Work>> {
+        let of = |place: &Place| match place {
+            Place::Device(of, address) if Arc::ptr_eq(of, memory) => Some(Address::new(*address)),
+            _ => None,
+        };
+        let (name, accesses) = match self {
+            Self::Copy { to, from, bytes } => {
+                let read = of(from).map(|address| emulated::Access::read(address, *bytes));
+                let written = of(to).map(|address| emulated::Access::write(address, *bytes));
+                ("copy".to_owned(), read.into_iter().chain(written).collect())
+            }
+            Self::Write { to, bytes } => {
+                let written = of(to).map(|address| emulated::Access::write(address, bytes.len() as u64));
+                ("copy".to_owned(), written.into_iter().collect())
+            }
+            Self::Fill { to, pattern, count } => {
+                let bytes = count.saturating_mul(pattern.width());
+                let written = of(to).map(|address| emulated::Access::write(address, bytes));
+                ("fill".to_owned(), written.into_iter().collect())
+            }
+            Self::Launch(launch) if Arc::ptr_eq(&launch.memory, memory) => {
+                (launch.kernel.name().to_owned(), launch.accesses()?)
+            }
+            Self::Launch(_) | Self::Host { .. } | Self::Record(_) | Self::Wait(_) => return Ok(None),
+        };
+        let work = accesses.into_iter().fold(emulated::Work::new(name), emulated::Work::touching);
+        Ok(Some(work))
     }
 
     /// Whether it must be done even after the device was lost, since others wait for it.

@@ -44,7 +44,8 @@ impl Program {
             let number = unsafe { &mut *at };
             *number = *number * launch.parameter::<u32>(1) + launch.parameter::<u32>(2);
         };
-        device.register_kernel("times_plus", &[8, 4, 4], times_plus).unwrap();
+        let number = |launch: &concertina_libcuda::Launch<'_>| vec![launch.writes(0, 4)];
+        device.register_kernel_touching("times_plus", &[8, 4, 4], times_plus, number).unwrap();
         let context = CudaContext::new(0).unwrap();
         // cudarc's own tracking waits for events from outside, which no capture takes.
         // SAFETY: the tests order their streams themselves.
@@ -53,6 +54,8 @@ impl Program {
         let kernel = context.load_module(Ptx::from_src("any text")).unwrap();
         let kernel = kernel.load_function("times_plus").unwrap();
         let number = stream.clone_htod(&[1_u32]).unwrap();
+        // Any stream may have it from here on.
+        stream.synchronize().unwrap();
         Self { number, kernel, stream, context, device }
     }
 

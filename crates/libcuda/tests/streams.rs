@@ -51,7 +51,11 @@ fn axpy(launch: &Launch<'_>) {
 const AXPY: &[usize] = &[4, 8, 8, 8];
 
 fn register_axpy(device: &FreshDevice) {
-    device.register_kernel("axpy", AXPY, axpy).unwrap();
+    let vectors = |launch: &Launch<'_>| {
+        let bytes = 4 * launch.parameter::<u64>(3);
+        vec![launch.reads(1, bytes), launch.writes(2, bytes)]
+    };
+    device.register_kernel_touching("axpy", AXPY, axpy, vectors).unwrap();
 }
 
 /// A kernel without parameters that waits for the gate.
@@ -194,12 +198,12 @@ fn the_default_stream_waits_for_blocking_streams_and_they_for_it() {
             other => panic!("{other:?}"),
         }
     };
-    let block = context.malloc(64).unwrap();
+    let block = context.malloc(128).unwrap();
     // SAFETY: the kernel takes nothing.
     unsafe { default.launch_builder(&wait).launch(CONFIG) }.unwrap();
-    for stream in [blocking, raw(&apart)] {
+    for (stream, half) in [(blocking, block), (raw(&apart), block + 64)] {
         // SAFETY: the block is live, and so is the stream.
-        let code = unsafe { sys::cuMemsetD8Async(block, 1, 64, stream) };
+        let code = unsafe { sys::cuMemsetD8Async(half, 1, 64, stream) };
         assert_eq!(code, CUresult::CUDA_SUCCESS);
     }
     apart.synchronize().unwrap();

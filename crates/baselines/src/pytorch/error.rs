@@ -2,6 +2,7 @@
 //!
 //! Main type: [`PytorchError`]. Neighbours: `request` has most of the reasons; `conf` has those of bad options.
 
+use concertina_trace::target::TargetError;
 use concertina_vmm::DriverError;
 
 /// What went wrong. After any of these all live blocks are what they were.
@@ -60,5 +61,11 @@ impl PytorchError {
             Self::Driver(error) => error.is_out_of_memory(),
             _ => false,
         }
+    }
+}
+
+impl From<PytorchError> for TargetError {
+    fn from(error: PytorchError) -> Self {
+        if error.is_out_of_memory() { Self::OutOfMemory(error.into()) } else { Self::Failed(error.into()) }
     }
 }

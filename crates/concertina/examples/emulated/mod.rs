@@ -50,6 +50,7 @@ fn run_emulated<T>(
     kernels(&device)?;
     println!("on an emulated device");
     run(&CudaContext::new(0)?)?;
-    // Everything was dropped.
-    Ok(device.check_nothing_held()?)
+    // Everything was dropped, and nothing came before what it should have waited for.
+    device.check_nothing_held()?;
+    Ok(device.check_no_races()?)
 }

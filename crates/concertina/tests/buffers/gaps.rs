@@ -36,7 +36,10 @@ fn cudarcs_writer_waits_for_the_last_reader_only() {
     slow.synchronize().unwrap();
     assert_eq!(*sum.lock().unwrap(), Some(0), "it read what was written after it");
     drop((slice, home, slow, fast, late_sum));
-    machine.ends();
+    let races = machine.libcuda.races(0);
+    assert_eq!(races.len(), 1, "{races:?}");
+    assert!(races[0].contains("`fill`") && races[0].contains("`late_sum`"), "{}", races[0]);
+    machine.gives_all_back();
 }
 
 #[test]

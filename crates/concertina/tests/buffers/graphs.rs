@@ -10,6 +10,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaFunction, CudaStream, PushKernelArg};
 
 use crate::{Flag, Gate, Machine, PAGE, SHAPE};
+use concertina_libcuda::AccessKind;
 
 /// Some pages of numbers.
 const LEN: usize = (3 * PAGE / 4) as usize;
@@ -42,7 +43,7 @@ impl Program {
         let memory = machine.memory();
         let own = machine.stream();
         let stream = memory.stream(&own).unwrap();
-        let add = machine.kernel("add", &[8, 8, 4], |launch| {
+        let add = machine.kernel_on_x(AccessKind::Write, "add", &[8, 8, 4], |launch| {
             let summand = launch.parameter::<u32>(2);
             crate::elements(launch).iter_mut().for_each(|element| *element += summand);
         });
@@ -156,7 +157,7 @@ fn a_pool_may_go_while_a_launch_runs() {
     let gate = Gate::default();
     let (inside, ran) = (gate.clone(), Flag::default());
     let flag = ran.clone();
-    let late = program.machine.kernel("late_fill", &[8, 8], move |launch| {
+    let late = program.machine.kernel_on_x(AccessKind::Write, "late_fill", &[8, 8], move |launch| {
         inside.pass();
         crate::elements(launch).fill(1);
         flag.set();

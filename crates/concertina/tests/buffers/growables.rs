@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use concertina::cuda::{BufferError, Cuda, DeviceBuffer, Error, GrowableBuffer, Memory, Stream};
 use concertina::{Config, RequestError};
-use concertina_libcuda::{Code, DeviceConfig, load};
+use concertina_libcuda::{AccessKind, Code, DeviceConfig, load};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DeviceSlice, PushKernelArg};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -298,13 +298,13 @@ impl Program {
                 (cuda_stream, stream)
             })
             .collect();
-        let write = machine.kernel("write", &[8, 8, 4], |launch| {
+        let write = machine.kernel_on_x(AccessKind::Write, "write", &[8, 8, 4], |launch| {
             let seed = launch.parameter(2);
             crate::elements(launch).iter_mut().enumerate().for_each(|(at, x)| *x = element(seed, at));
         });
         let wrong = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&wrong);
-        let check = machine.kernel("check", &[8, 8, 8], move |launch| {
+        let check = machine.kernel_on_x(AccessKind::Read, "check", &[8, 8, 8], move |launch| {
             let right = hash(crate::elements(launch)) == launch.parameter::<u64>(2);
             count.fetch_add(u64::from(!right), Ordering::SeqCst);
         });

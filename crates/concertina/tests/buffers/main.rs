@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use concertina::Config;
 use concertina::cuda::{Cuda, Memory};
-use concertina_libcuda::{DeviceConfig, FreshDevice, Launch, load};
+use concertina_libcuda::{AccessKind, DeviceConfig, FreshDevice, Launch, load};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 
@@ -113,6 +113,22 @@ impl Machine {
         self.context.new_stream().unwrap()
     }
 
+    /// A kernel that is the closure, on `x` and `n`, its first parameters: `n` elements that it reads, or writes, too.
+    fn kernel_on_x(
+        &self,
+        kind: AccessKind,
+        name: &str,
+        parameter_bytes: &[usize],
+        body: impl Fn(&Launch<'_>) + Send + Sync + 'static,
+    ) -> CudaFunction {
+        let accesses = move |launch: &Launch<'_>| {
+            let bytes = 4 * launch.parameter::<u64>(1);
+            vec![if kind == AccessKind::Read { launch.reads(0, bytes) } else { launch.writes(0, bytes) }]
+        };
+        self.libcuda.register_kernel_touching(name, parameter_bytes, body, accesses).unwrap();
+        self.context.load_module(Ptx::from_src("any text")).unwrap().load_function(name).unwrap()
+    }
+
     /// A kernel that is the closure.
     fn kernel(
         &self,
@@ -128,7 +144,7 @@ impl Machine {
     fn late_sum(&self, gate: &Gate) -> (CudaFunction, Arc<Mutex<Option<u64>>>, Flag) {
         let (sum, ran) = (Arc::new(Mutex::new(None)), Flag::default());
         let (gate, inside, flag) = (gate.clone(), Arc::clone(&sum), ran.clone());
-        let kernel = self.kernel("late_sum", &[8, 8], move |launch| {
+        let kernel = self.kernel_on_x(AccessKind::Read, "late_sum", &[8, 8], move |launch| {
             gate.pass();
             let elements = elements(launch);
             *inside.lock().unwrap() = Some(elements.iter().map(|&element| u64::from(element)).sum());
@@ -141,7 +157,7 @@ impl Machine {
     fn fill(&self, value: u32, after: &Flag) -> (CudaFunction, Arc<Mutex<Option<bool>>>) {
         let saw = Arc::new(Mutex::new(None));
         let (after, inside) = (after.clone(), Arc::clone(&saw));
-        let kernel = self.kernel(&format!("fill_{value}"), &[8, 8], move |launch| {
+        let kernel = self.kernel_on_x(AccessKind::Write, &format!("fill_{value}"), &[8, 8], move |launch| {
             *inside.lock().unwrap() = Some(after.is_set());
             elements(launch).fill(value);
         });
@@ -168,6 +184,15 @@ impl Machine {
 
     #[track_caller]
     fn ends(self) {
+        if let Err(raced) = self.libcuda.check_no_races() {
+            panic!("{raced}");
+        }
+        self.gives_all_back();
+    }
+
+    /// The end of a program that raced, and was to.
+    #[track_caller]
+    fn gives_all_back(self) {
         drop(self.context);
         if let Err(held) = self.libcuda.check_nothing_held() {
             panic!("{held}");

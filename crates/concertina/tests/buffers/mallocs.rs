@@ -6,7 +6,7 @@ use concertina::cuda::{
     Cuda, CudaOptions, DeviceBuffer, Error, GrowableBuffer, Memory, OpenError, Stream, VirtualMemory,
 };
 use concertina::{Config, SegmentKind};
-use concertina_libcuda::DeviceConfig;
+use concertina_libcuda::{AccessKind, DeviceConfig};
 use cudarc::driver::PushKernelArg;
 
 use crate::{Machine, PAGE, SHAPE, elements};
@@ -55,7 +55,7 @@ fn what_grows_needs_virtual_memory() {
 fn kernels_on_two_streams_give_right_results() {
     let machine = old_device(32);
     let memory = Memory::new(&machine.context).unwrap();
-    let add_twice = machine.kernel("add_twice", &[8, 8, 8], |launch| {
+    let add_twice = machine.kernel_on_x(AccessKind::Write, "add_twice", &[8, 8, 8], |launch| {
         let count = launch.parameter::<usize>(1);
         let x = launch.pointer::<u32>(launch.parameter(2), count);
         // SAFETY: the launches below give as many elements of both buffers, in order with their other uses.

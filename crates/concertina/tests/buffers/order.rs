@@ -13,6 +13,7 @@ use cudarc::driver::{
 };
 
 use crate::{Flag, Gate, Machine, PAGE, SHAPE};
+use concertina_libcuda::AccessKind;
 
 /// The frames of a block come from another stream, whose late kernel still writes to them. A use on a third stream, right
 /// after the allocation, comes after that kernel.
@@ -25,7 +26,7 @@ fn a_steal_is_over_before_a_third_stream_uses_the_block() {
     let len = (12 * PAGE / 4) as usize;
     let (gate, late_ran) = (Gate::default(), Flag::default());
     let (inside, flag) = (gate.clone(), late_ran.clone());
-    let late = machine.kernel("late_fill", &[8, 8], move |launch| {
+    let late = machine.kernel_on_x(AccessKind::Write, "late_fill", &[8, 8], move |launch| {
         inside.pass();
         crate::elements(launch).fill(1);
         flag.set();
@@ -250,7 +251,7 @@ fn threads_share_a_buffer() {
     let homes = memory.stream(&home).unwrap();
     let total = Arc::new(AtomicU64::new(0));
     let inside = Arc::clone(&total);
-    let add_up = machine.kernel("add_up", &[8, 8], move |launch| {
+    let add_up = machine.kernel_on_x(AccessKind::Read, "add_up", &[8, 8], move |launch| {
         let sum: u64 = crate::elements(launch).iter().map(|&element| u64::from(element)).sum();
         inside.fetch_add(sum, Ordering::SeqCst);
     });

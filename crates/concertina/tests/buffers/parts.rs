@@ -8,6 +8,7 @@ use concertina::cuda::{BufferError, DeviceBuffer, FillValue};
 use cudarc::driver::{DeviceRepr, PushKernelArg};
 
 use crate::{Flag, Gate, Machine, SHAPE};
+use concertina_libcuda::AccessKind;
 
 #[test]
 fn halves_are_the_elements_before_and_behind() {
@@ -50,7 +51,7 @@ fn halves_do_not_hide_each_others_writes() {
     let (gate, open, late_ran) = (Gate::default(), Gate::default(), Flag::default());
     open.open();
     let (inside, flag) = (gate.clone(), late_ran.clone());
-    let late = machine.kernel("late_fill", &[8, 8], move |launch| {
+    let late = machine.kernel_on_x(AccessKind::Write, "late_fill", &[8, 8], move |launch| {
         inside.pass();
         crate::elements(launch).fill(1);
         flag.set();
@@ -140,7 +141,7 @@ fn copies_between_streams_are_in_order() {
     let [froms, tos, writers] = [&from_home, &to_home, &writer].map(|stream| memory.stream(stream).unwrap());
     let (gate, late_ran) = (Gate::default(), Flag::default());
     let (inside, flag) = (gate.clone(), late_ran.clone());
-    let late = machine.kernel("late_fill", &[8, 8], move |launch| {
+    let late = machine.kernel_on_x(AccessKind::Write, "late_fill", &[8, 8], move |launch| {
         inside.pass();
         crate::elements(launch).fill(1);
         flag.set();

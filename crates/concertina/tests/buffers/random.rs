@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::{Machine, PAGE, SHAPE};
+use concertina_libcuda::AccessKind;
 
 /// What is done with one of the live buffers, on one of the streams.
 #[derive(Clone, Copy, Debug)]
@@ -119,13 +120,13 @@ impl<'a> Program<'a> {
             .collect();
         let wrong = Arc::new(AtomicU64::new(0));
         // write(x, n, value): the ends of the halves that `n` elements of `x` have.
-        let write = machine.kernel("write", &[8, 8, 4], |launch| {
+        let write = machine.kernel_on_x(AccessKind::Write, "write", &[8, 8, 4], |launch| {
             let elements = crate::elements(launch);
             sample(elements.len()).into_iter().for_each(|at| elements[at] = launch.parameter(2));
         });
         // check(x, n, first, rest): counts those that are not as said.
         let count = Arc::clone(&wrong);
-        let check = machine.kernel("check", &[8, 8, 4, 4], move |launch| {
+        let check = machine.kernel_on_x(AccessKind::Read, "check", &[8, 8, 4, 4], move |launch| {
             let elements = crate::elements(launch);
             let expected = [launch.parameter::<u32>(2), launch.parameter(3)];
             let half = elements.len() / 2;

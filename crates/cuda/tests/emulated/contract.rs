@@ -48,6 +48,9 @@ fn every_case_on_every_kind_of_device() {
             if let Err(held) = machine.libcuda.check_nothing_held() {
                 panic!("{} on {kind:?}: {held}", case.name);
             }
+            if let Err(raced) = machine.libcuda.check_no_races() {
+                panic!("{} on {kind:?}: {raced}", case.name);
+            }
         }
     }
 }

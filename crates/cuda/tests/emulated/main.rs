@@ -64,6 +64,9 @@ impl Machine {
         if let Err(held) = self.libcuda.check_nothing_held() {
             panic!("{held}");
         }
+        if let Err(raced) = self.libcuda.check_no_races() {
+            panic!("{raced}");
+        }
     }
 }
 

@@ -94,9 +94,12 @@ impl PatternDevice {
         let context = CudaContext::new(0).expect("a context");
         let cuda = Cuda::new(&context).expect("a driver");
         let seen = Seen::default();
-        libcuda.register_kernel("fill", &[8; 3], fill).expect("a name");
+        let filled = |launch: &Launch<'_>| vec![launch.writes(0, launch.parameter(1))];
+        libcuda.register_kernel_touching("fill", &[8; 3], fill, filled).expect("a name");
         let sink = Arc::clone(&seen);
-        libcuda.register_kernel("check", &[8; 3], move |launch| check(launch, &sink)).expect("a name");
+        let looked_at = |launch: &Launch<'_>| vec![launch.reads(0, launch.parameter(1))];
+        let check = move |launch: &Launch<'_>| check(launch, &sink);
+        libcuda.register_kernel_touching("check", &[8; 3], check, looked_at).expect("a name");
         let mut module = ptr::null_mut();
         // SAFETY: the emulated driver doesn't look into the image.
         unsafe { sys::cuModuleLoadData(&raw mut module, c"any".as_ptr().cast()) }.result().expect("a module");
@@ -168,6 +171,7 @@ impl PatternDevice {
         if let Err(held) = libcuda.check_nothing_held() {
             panic!("{held}");
         }
+        assert_eq!(libcuda.races(0), Vec::<String>::new());
         assert_eq!(libcuda.broken_rules(0), Vec::<String>::new());
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mismatch) = seen {

@@ -57,6 +57,9 @@ pub struct DeviceConfig {
     pub memory_pools: bool,
     /// Whether one unmap may cover several mappings.
     pub unmap_spans_mappings: bool,
+    /// Whether races are looked for: accesses to the same bytes that nothing orders, and unmaps under work
+    /// ([`Library::races`](crate::Library::races)).
+    pub detection: Detection,
     /// What calls cost on the virtual clock.
     pub cost_table: CostTable,
 }
@@ -75,6 +78,7 @@ impl Default for DeviceConfig {
             virtual_memory: true,
             memory_pools: true,
             unmap_spans_mappings: emulator.unmap_spans_mappings,
+            detection: emulator.detection,
             cost_table: emulator.cost_table,
         }
     }
@@ -99,6 +103,13 @@ impl DeviceConfig {
     #[must_use]
     pub fn with_execution(mut self, execution: Execution) -> Self {
         self.execution = execution;
+        self
+    }
+
+    /// The same devices, on which races are looked for or not.
+    #[must_use]
+    pub fn with_detection(mut self, detection: Detection) -> Self {
+        self.detection = detection;
         self
     }
 
@@ -144,8 +155,7 @@ impl DeviceConfig {
                 (Execution::AtCall, lag) => EventCompletion::AfterOperations(lag),
             },
             virtual_memory: self.virtual_memory,
-            // The emulator is not told of kernels here.
-            detection: Detection::Off,
+            detection: self.detection,
             unmap_spans_mappings: self.unmap_spans_mappings,
             cost_table: self.cost_table.clone(),
             device: ordinal,
@@ -160,6 +170,7 @@ impl DeviceConfig {
             without_virtual_memory: u32::from(!self.virtual_memory),
             without_pools: u32::from(!self.memory_pools),
             unmap_one_mapping: u32::from(!self.unmap_spans_mappings),
+            without_detection: u32::from(self.detection == Detection::Off),
             capacity_bytes: self.capacity_bytes,
             granularity_bytes: self.granularity_bytes,
             max_mappings: self.max_mappings.unwrap_or(0),
@@ -186,6 +197,7 @@ impl DeviceConfig {
             virtual_memory: !flag(raw.without_virtual_memory)?,
             memory_pools: !flag(raw.without_pools)?,
             unmap_spans_mappings: !flag(raw.unmap_one_mapping)?,
+            detection: if flag(raw.without_detection)? { Detection::Off } else { Detection::On },
             cost_table: table_of(raw),
         })
     }

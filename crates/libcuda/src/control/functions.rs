@@ -78,6 +78,7 @@ functions! {
     held: fn(u32, &mut MaybeUninit<RawHeld>) -> u32;
     resolve: fn(u32, u64, u64, *mut RawPiece, usize) -> usize;
     broken_rules: fn(u32, *mut c_char, usize) -> usize;
+    races: fn(u32, *mut c_char, usize) -> usize;
     calls: fn(*const c_char, &mut MaybeUninit<u64>, &mut MaybeUninit<u64>) -> u32;
     fail: fn(*const c_char, u64, u32, u32) -> u32;
     fail_with_number: fn(*const c_char, u64, u32) -> u32;

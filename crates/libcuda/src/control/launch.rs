@@ -2,6 +2,9 @@
 //!
 //! Main types: [`Launch`], [`Parameter`]. Neighbours: `Library::register_kernel` takes the closures; `kernel` calls them.
 
+use concertina_emulator::Access;
+use concertina_vmm::Address;
+
 use crate::abi::RawLaunch;
 
 /// What can be a parameter of a kernel.
@@ -64,6 +67,23 @@ impl<'a> Launch<'a> {
         let parameter = unsafe { parameters.read() };
         // SAFETY: the parameter has that many bytes, and any bytes are a `T`.
         unsafe { parameter.cast::<T>().read_unaligned() }
+    }
+
+    /// That it reads `bytes` from the address on that is the parameter with this index: for
+    /// [`Library::register_kernel_touching`](crate::Library::register_kernel_touching).
+    ///
+    /// # Panics
+    /// As [`Launch::parameter`].
+    pub fn reads(&self, index: usize, bytes: u64) -> Access {
+        Access::read(Address::new(self.parameter(index)), bytes)
+    }
+
+    /// The same for bytes that it writes, and perhaps reads.
+    ///
+    /// # Panics
+    /// As [`Launch::parameter`].
+    pub fn writes(&self, index: usize, bytes: u64) -> Access {
+        Access::write(Address::new(self.parameter(index)), bytes)
     }
 
     /// Where the kernel finds `count` elements at a device address: the same address on host pages, and a place of the

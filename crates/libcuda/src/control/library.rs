@@ -1,6 +1,6 @@
 //! The emulated driver as tests and programs hold it.
 //!
-//! Main types: [`Library`], [`FreshDevice`], [`StillHeld`], [`ControlError`]. Neighbours: `load` opens it, `functions`
+//! Main types: [`Library`], [`FreshDevice`], [`StillHeld`], [`Raced`], [`ControlError`]. Neighbours: `load` opens it, `functions`
 //! has its functions.
 
 use core::ffi::{c_char, c_void};
@@ -11,14 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use concertina_emulator::{Backing, BackingId, Piece};
+use concertina_emulator::{Access, AccessKind, Backing, BackingId, Piece};
 use concertina_vmm::Address;
 
 use super::config::{ConfigError, DeviceConfig};
 use super::figures::{Counts, Held};
 use super::functions::Functions;
 use super::launch::Launch;
-use crate::abi::{RawKernel, RawLaunch, RawPiece};
+use crate::abi::{AddAccess, RawKernel, RawLaunch, RawPiece, Touches};
 use crate::code::Code;
 
 /// The emulated driver of this process.
@@ -29,23 +29,49 @@ pub struct Library {
     fresh: Mutex<()>,
 }
 
-type Closure = Box<dyn Fn(&Launch<'_>) + Send + Sync>;
+/// A function of a launch.
+type Closure<T> = Box<dyn Fn(&Launch<'_>) -> T + Send + Sync>;
 
-/// # Safety
-/// `context` is a `Closure` that `register_kernel` gave, not discarded yet; `launch` is valid.
-unsafe extern "C" fn run_closure(context: *mut c_void, launch: *const RawLaunch) -> u32 {
-    // SAFETY: the caller says so.
-    let closure = unsafe { &*context.cast::<Closure>() };
-    // SAFETY: the caller says so.
-    let launch = Launch::new(unsafe { &*launch });
-    u32::from(catch_unwind(AssertUnwindSafe(|| closure(&launch))).is_err())
+/// What was registered under one name.
+struct Closures {
+    body: Closure<()>,
+    accesses: Closure<Vec<Access>>,
 }
 
 /// # Safety
-/// `context` is a `Closure` that `register_kernel` gave, and nobody uses it any more.
-unsafe extern "C" fn discard_closure(context: *mut c_void) {
-    // SAFETY: the caller says so; it was made by `Box::into_raw`.
-    drop(unsafe { Box::from_raw(context.cast::<Closure>()) });
+/// `context` is `Closures` that `register` gave, not discarded yet; `launch` is valid.
+unsafe extern "C" fn run_closure(context: *mut c_void, launch: *const RawLaunch) -> u32 {
+    // SAFETY: the caller says so.
+    let closures = unsafe { &*context.cast::<Closures>() };
+    // SAFETY: the caller says so.
+    let launch = Launch::new(unsafe { &*launch });
+    u32::from(catch_unwind(AssertUnwindSafe(|| (closures.body)(&launch))).is_err())
+}
+
+/// # Safety
+/// As `run_closure`; `add` may be called with `sink`.
+unsafe extern "C" fn tell_accesses(
+    context: *mut c_void,
+    launch: *const RawLaunch,
+    sink: *mut c_void,
+    add: AddAccess,
+) -> u32 {
+    // SAFETY: the caller says so.
+    let closures = unsafe { &*context.cast::<Closures>() };
+    // SAFETY: the caller says so.
+    let launch = Launch::new(unsafe { &*launch });
+    let Ok(accesses) = catch_unwind(AssertUnwindSafe(|| (closures.accesses)(&launch))) else { return 1 };
+    for access in accesses {
+        add(sink, access.address.get(), access.bytes, u32::from(access.kind == AccessKind::Write));
+    }
+    0
+}
+
+/// # Safety
+/// `context` is `Closures` that `register` gave, and nobody uses them any more.
+unsafe extern "C" fn discard_closures(context: *mut c_void) {
+    // SAFETY: the caller says so; they were made by `Box::into_raw`.
+    drop(unsafe { Box::from_raw(context.cast::<Closures>()) });
 }
 
 impl Library {
@@ -173,16 +199,24 @@ impl Library {
 
     /// The calls that broke a rule of the driver's virtual memory, as the emulator names them. Right programs break none.
     pub fn broken_rules(&self, device: u32) -> Vec<String> {
-        let mut text = vec![0_u8; 1 << 12];
-        loop {
-            let start = text.as_mut_ptr().cast::<c_char>();
-            let bytes = (self.functions.broken_rules)(device, start, text.len());
-            if bytes < text.len() {
-                text.truncate(bytes);
-                return String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
-            }
-            text.resize(bytes + 1, 0);
-        }
+        lines_of(self.functions.broken_rules, device)
+    }
+
+    /// What the race detector of a device found, as the emulator tells it, in order: two accesses to the same bytes that
+    /// nothing orders, an unmap under work that the host has not seen done. At most the first 1,000; none if
+    /// [`DeviceConfig::detection`] is off. `docs/libcuda.md` says what is looked at.
+    pub fn races(&self, device: u32) -> Vec<String> {
+        lines_of(self.functions.races, device)
+    }
+
+    /// That nothing raced on any device: what a test asks at its end.
+    ///
+    /// # Errors
+    /// The first race.
+    pub fn check_no_races(&self) -> Result<(), Raced> {
+        let devices = (0..).take_while(|&device| self.held(device).is_ok());
+        let mut first = devices.filter_map(|device| Some((device, self.races(device).into_iter().next()?)));
+        first.next().map_or(Ok(()), |(device, race)| Err(Raced { device, race }))
     }
 
     fn counted(&self, function: &str) -> Result<(u64, u64), ControlError> {
@@ -287,6 +321,8 @@ impl Library {
     ///
     /// The closure runs once a launch, for all threads of the grid. One that panics fails the launch and loses the devices.
     ///
+    /// The race detector doesn't learn what such a kernel touches: [`Library::register_kernel_touching`].
+    ///
     /// # Errors
     /// If the name has a zero in it.
     pub fn register_kernel(
@@ -295,23 +331,63 @@ impl Library {
         parameter_bytes: &[usize],
         kernel: impl Fn(&Launch<'_>) + Send + Sync + 'static,
     ) -> Result<(), ControlError> {
+        let closures = Closures { body: Box::new(kernel), accesses: Box::new(|_| Vec::new()) };
+        self.register(name, parameter_bytes, closures, None)
+    }
+
+    /// The same, and the race detector learns from `accesses` which device memory a launch touches. It is asked at the
+    /// launch, and again at each launch of a graph with it; one that panics fails the launch.
+    ///
+    /// # Errors
+    /// If the name has a zero in it.
+    pub fn register_kernel_touching(
+        &self,
+        name: &str,
+        parameter_bytes: &[usize],
+        kernel: impl Fn(&Launch<'_>) + Send + Sync + 'static,
+        accesses: impl Fn(&Launch<'_>) -> Vec<Access> + Send + Sync + 'static,
+    ) -> Result<(), ControlError> {
+        let closures = Closures { body: Box::new(kernel), accesses: Box::new(accesses) };
+        self.register(name, parameter_bytes, closures, Some(tell_accesses))
+    }
+
+    fn register(
+        &self,
+        name: &str,
+        parameter_bytes: &[usize],
+        closures: Closures,
+        touches: Option<Touches>,
+    ) -> Result<(), ControlError> {
         let name = name_of(name)?;
-        let closure: Closure = Box::new(kernel);
-        let context = Box::into_raw(Box::new(closure)).cast::<c_void>();
+        let context = Box::into_raw(Box::new(closures)).cast::<c_void>();
         let raw = RawKernel {
             name: name.as_ptr(),
             parameter_sizes: parameter_bytes.as_ptr(),
             parameter_count: parameter_bytes.len(),
             body: run_closure,
-            discard: discard_closure,
+            touches,
+            discard: discard_closures,
             context,
         };
         let done = self.done("register_kernel", (self.functions.register_kernel)(&raw));
         if done.is_err() {
             // SAFETY: the library has not taken it.
-            unsafe { discard_closure(context) };
+            unsafe { discard_closures(context) };
         }
         done
+    }
+}
+
+/// The text that a control function writes, by lines.
+fn lines_of(tell: extern "C" fn(u32, *mut c_char, usize) -> usize, device: u32) -> Vec<String> {
+    let mut text = vec![0_u8; 1 << 12];
+    loop {
+        let bytes = tell(device, text.as_mut_ptr().cast(), text.len());
+        if bytes < text.len() {
+            text.truncate(bytes);
+            return String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
+        }
+        text.resize(bytes + 1, 0);
     }
 }
 
@@ -342,6 +418,16 @@ pub struct StillHeld {
     pub device: u32,
     /// What it holds.
     pub held: Held,
+}
+
+/// What a program did without order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device {device}: {race}")]
+pub struct Raced {
+    /// Ordinal of the device.
+    pub device: u32,
+    /// The first report.
+    pub race: String,
 }
 
 /// Why the library didn't do what it was told.

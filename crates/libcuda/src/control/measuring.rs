@@ -20,7 +20,8 @@ impl Library {
     /// As [`Library::register_kernel`].
     pub fn register_measuring_kernels(&self) -> Result<(), ControlError> {
         self.register_kernel("concertina_spin", &[8, 8], spin)?;
-        self.register_kernel("concertina_gather", &[8, 8, 8], gather)
+        let words = |launch: &Launch<'_>| vec![launch.reads(0, 4 * launch.parameter::<u64>(1))];
+        self.register_kernel_touching("concertina_gather", &[8, 8, 8], gather, words)
     }
 }
 

@@ -14,5 +14,5 @@ mod measuring;
 pub use config::{Backing, ConfigError, DeviceConfig, Execution};
 pub use figures::{Counts, Held};
 pub use launch::{Launch, Parameter};
-pub use library::{ControlError, FreshDevice, Library, StillHeld};
+pub use library::{ControlError, FreshDevice, Library, Raced, StillHeld};
 pub use load::{LoadError, load, load_from};

@@ -6,7 +6,6 @@ use crate::code::Code;
 use crate::entry::{Out, entry_points, give};
 use crate::machine;
 use crate::memory::Owner;
-use crate::record::Record;
 
 entry_points! {
     fn cuMemGetInfo_v2(free: Out<'_, usize>, total: Out<'_, usize>) {
@@ -38,9 +37,7 @@ entry_points! {
             owner.synchronize()?;
         }
         // What came from a pool goes back there, with nothing to wait for.
-        let record = Record::new();
-        record.pass();
-        if owner.pools.free(address, 0, &record) {
+        if owner.pools.free_unused(address) {
             return owner.pools.trim_to_thresholds();
         }
         owner.memory.free(address, Owner::Program)

@@ -190,6 +190,18 @@ extern "C" fn concertina_libcuda_broken_rules(device: u32, buffer: *mut c_char, 
     lines.len()
 }
 
+/// Writes what the race detector found on one device, a line each. The bytes that all of them need, without the zero.
+#[unsafe(no_mangle)]
+extern "C" fn concertina_libcuda_races(device: u32, buffer: *mut c_char, length: usize) -> usize {
+    let Ok(machine) = installed() else { return 0 };
+    let Some(device) = machine.devices.get(device as usize) else { return 0 };
+    let lines: Vec<String> = device.memory.emulator.races().iter().map(ToString::to_string).collect();
+    let lines = lines.join("\n");
+    // SAFETY: the caller gives a buffer of that length, or null.
+    let _ = unsafe { give_text(&lines, buffer, length) };
+    lines.len()
+}
+
 /// How often a function of the driver was called, and how often it failed.
 #[unsafe(no_mangle)]
 extern "C" fn concertina_libcuda_calls(name: *const c_char, made: Out<'_, u64>, failed: Out<'_, u64>) -> u32 {
@@ -289,12 +301,12 @@ extern "C" fn concertina_libcuda_register_kernel(kernel: Option<&RawKernel>) -> 
     let register = || {
         let raw = kernel.ok_or(Code::INVALID_VALUE)?;
         // SAFETY: the caller gives a text.
-        let name = unsafe { text(raw.name) }?.to_owned();
+        let name = unsafe { text(raw.name) }?;
         // SAFETY: the caller gives an array of that length.
         let sizes = unsafe { array(raw.parameter_sizes, raw.parameter_count) }?.into();
         // SAFETY: the caller promises what is asked for.
-        let kernel = unsafe { Kernel::new(sizes, raw.body, raw.discard, raw.context) };
-        kernel.register(name);
+        let kernel = unsafe { Kernel::new(name, sizes, raw) };
+        kernel.register();
         Ok(())
     };
     answer(register())

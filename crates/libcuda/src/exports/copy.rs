@@ -67,6 +67,7 @@ fn copy(machine: &Machine, to: Place, from: Place, bytes: usize, stream: Handle,
     if wait == Wait::Yes && !captured {
         stream.synchronize();
         machine::check_alive()?;
+        device.saw(&stream)?;
     }
     Ok(())
 }
@@ -87,6 +88,7 @@ fn fill(address: u64, pattern: Pattern, count: usize, stream: Handle, wait: Wait
     if wait == Wait::Yes && stream.capture().is_none() {
         stream.synchronize();
         machine::check_alive()?;
+        device.saw(&stream)?;
     }
     Ok(())
 }

@@ -93,22 +93,24 @@ entry_points! {
         let machine = machine::get()?;
         let (event, device) = machine.event(event)?;
         check_not_captured(&event)?;
-        let modelled = device.memory.emulator.event_query(&event.emulated)?;
-        let done = match device.execution {
-            Execution::AtCall => modelled,
-            Execution::Workers => event.latest().is_none_or(|record| record.is_passed()),
-        };
-        if done { Ok(()) } else { Err(Code::NOT_READY) }
+        let emulator = &device.memory.emulator;
+        // The emulator behind workers has everything done at once: only what is true may be seen through it.
+        let passed = event.latest().is_none_or(|record| record.is_passed());
+        if device.execution == Execution::Workers && !passed {
+            emulator.event_query_in_vain(&event.emulated)?;
+            return Err(Code::NOT_READY);
+        }
+        if emulator.event_query(&event.emulated)? { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
     fn cuEventSynchronize(event: Handle) {
         let machine = machine::get()?;
         let (event, device) = machine.event(event)?;
         check_not_captured(&event)?;
-        device.memory.emulator.event_synchronize(&event.emulated)?;
         if let Some(record) = event.latest() {
             record.wait();
         }
+        device.memory.emulator.event_synchronize(&event.emulated)?;
         machine::check_alive()?;
         device.pools.trim_to_thresholds()
     }

@@ -75,7 +75,8 @@ entry_points! {
             return owner.memory.free(address, Owner::Program);
         }
         let record = device.mark(&stream)?;
-        owner.pools.free(address, stream.handle, &record);
+        let emulated = (owner.ordinal == device.ordinal).then(|| stream.emulated.clone());
+        owner.pools.free(address, &stream, emulated, record);
         Ok(())
     }
 

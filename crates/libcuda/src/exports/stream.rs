@@ -75,9 +75,9 @@ entry_points! {
 
     fn cuStreamQuery(stream: Handle) {
         let machine = machine::get()?;
-        let (stream, _) = machine.stream(stream)?;
+        let (stream, device) = machine.stream(stream)?;
         stream.check_not_capturing()?;
-        if stream.is_idle() { Ok(()) } else { Err(Code::NOT_READY) }
+        if stream.is_idle() { device.saw(&stream) } else { Err(Code::NOT_READY) }
     }
 
     fn cuStreamSynchronize(stream: Handle) {

@@ -19,11 +19,14 @@ pub(crate) fn fresh(config: &DeviceConfig) -> FreshDevice {
     load().unwrap().fresh(config).unwrap()
 }
 
-/// Checks that everything was given back and no rule was broken by a right program.
+/// Checks that everything was given back and nothing raced.
 #[track_caller]
 pub(crate) fn assert_nothing_held(device: &FreshDevice) {
     if let Err(held) = device.check_nothing_held() {
         panic!("{held}");
+    }
+    if let Err(raced) = device.check_no_races() {
+        panic!("{raced}");
     }
 }
 

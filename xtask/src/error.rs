@@ -10,6 +10,8 @@ use concertina_bench::{CaseError, UnknownTrace};
 use concertina_emulator::{ConfigError, CostFileError};
 use concertina_trace::{GeneratorError, ReadError, WriteError};
 
+use crate::sweep::SweepError;
+
 /// A command's failure. What the user typed or handed in is exit code 2; everything else is 1.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum XtaskError {
@@ -85,6 +87,9 @@ pub(crate) enum XtaskError {
         /// How many.
         cases: usize,
     },
+    /// A sweep's description, results or choice that can't be used.
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
     /// A program that a command runs could not be started.
     #[error("can't start `{command}`: {source}")]
     Start {
@@ -126,6 +131,7 @@ impl XtaskError {
             | Self::CostTable(_)
             | Self::Device(_)
             | Self::NotForGpu { .. }
+            | Self::Sweep(_)
             | Self::Case(
                 CaseError::Device(_)
                 | CaseError::Cuda(_)

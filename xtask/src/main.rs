@@ -16,6 +16,7 @@ mod measured_device;
 mod probe;
 mod process;
 mod replay;
+mod sweep;
 mod test;
 mod tidy;
 mod trace;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Contract(args) => contract::run(args),
         Command::Gpu(args) => gpu::run(&root, args),
         Command::Replay(args) => replay::run(args),
+        Command::Sweep(args) => sweep::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Test(args) => test::run(&root, args),
         Command::Tidy(args) => tidy::run(&root, args),

@@ -3,8 +3,8 @@
 //! Neighbours: `min_capacity.rs` has the minimum capacity; `src/case.rs` makes the figures.
 
 use concertina_bench::{
-    AllocationNs, AllocatorName, Capacity, Case, CaseError, DeviceKind, DeviceSpec, FoundRequest,
-    LargestRequest, Outcome, PolicyName,
+    AllocationNs, AllocatorName, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Fineness, FoundRequest,
+    LargestRequest, MinCapacity, Outcome, PolicyName,
 };
 use concertina_emulator::{CallCost, CostTable};
 use concertina_trace::{LoadedTrace, TraceReader};
@@ -125,6 +125,19 @@ fn the_largest_request_is_what_can_be_had_at_the_live_peak() {
     };
     assert_eq!((found.bytes, found.free_bytes), (0, 1));
     assert_eq!(largest(&trace, "pytorch", &device(38)), LargestRequest::NotReached);
+}
+
+#[test]
+fn the_smallest_device_has_what_lives_or_what_is_mapped() {
+    let trace = three_blocks();
+    for (allocator, mib) in [("direct", 24), ("concertina", 24), ("pytorch", 40)] {
+        let allocator: AllocatorName = allocator.parse().expect("an allocator");
+        let case = Case { trace: &trace, allocator, policy: PolicyName::Balanced, device: &device(1_024) };
+        let MinCapacity::Found(found) = case.min_capacity(Fineness::Thousandth).expect("a device") else {
+            panic!("{allocator} needs less than the ample device has")
+        };
+        assert_eq!((found.capacity_bytes, found.failures_above), (mib * MIB, 0), "{allocator}");
+    }
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub enum CaseError {
     NoWork,
     /// The memory of a real device is what it is.
     #[error(
-        "a GPU has the memory that it has: use --device emulated or emulated-cuda to search for a smaller one"
+        "nothing can be searched for on a GPU, whose memory is what it is: use --device emulated or emulated-cuda"
     )]
     FixedCapacity,
     /// The allocator could not be set up on the device.
@@ -232,6 +232,8 @@ impl Case<'_> {
             allocation_retries: report.allocation_retries(),
             modelled_allocation_ns: (!measured).then_some(latencies),
             measured_allocation_ns: measured.then_some(latencies),
+            largest_request_bytes: None,
+            largest_request_over_free: None,
             min_capacity_bytes: None,
             min_capacity_over_live: None,
             failures_above: None,

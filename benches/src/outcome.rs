@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use concertina_trace::Latencies;
 use serde::{Deserialize, Serialize};
 
+use crate::largest_request::LargestRequest;
 use crate::min_capacity::MinCapacity;
 
 /// The figures of one case. Names, units and meanings are those of `docs/bench.md`.
@@ -111,6 +112,12 @@ pub struct Outcome {
     /// The same measured: on a GPU only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_allocation_ns: Option<AllocationNs>,
+    /// The largest request that is served at the live peak, in bytes: if it was searched for and the trace comes so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_request_bytes: Option<u64>,
+    /// The same over the bytes that are free then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_request_over_free: Option<f64>,
     /// Memory of the smallest device on which the trace runs to its end, in bytes: if it was searched for and found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_capacity_bytes: Option<u64>,
@@ -184,12 +191,26 @@ impl Outcome {
                 self.failures_above = Some(found.failures_above);
             }
             MinCapacity::OutOfMemory { .. } => {}
-            MinCapacity::Defect(mut defect) => {
-                let capacity = defect.capacity_bytes;
-                defect.error = defect.error.map(|error| format!("on a device of {capacity} bytes: {error}"));
-                self.adopt_defect(*defect);
-            }
+            MinCapacity::Defect(defect) => self.adopt_defect_of_search(*defect),
         }
+    }
+
+    /// Takes over what a search for the largest request found: figures, or a defect.
+    pub fn adopt_largest_request(&mut self, found: LargestRequest) {
+        match found {
+            LargestRequest::Found(found) => {
+                self.largest_request_bytes = Some(found.bytes);
+                self.largest_request_over_free = Some(found.over_free());
+            }
+            LargestRequest::NotReached => {}
+            LargestRequest::Defect(defect) => self.adopt_defect_of_search(*defect),
+        }
+    }
+
+    fn adopt_defect_of_search(&mut self, mut defect: Self) {
+        let capacity = defect.capacity_bytes;
+        defect.error = defect.error.map(|error| format!("in a search, on {capacity} bytes: {error}"));
+        self.adopt_defect(defect);
     }
 
     /// Takes over how `checked`, a second run of the same case, ended, if that was in a defect.

@@ -33,6 +33,7 @@ pub(crate) use report::shortened;
                                                         PyTorch's allocator with and without an option
   cargo xtask bench t7 --capacity 1.02x                 a device of 1.02 times what lives at once
   cargo xtask bench --min-capacity                      the smallest device that each allocator needs
+  cargo xtask bench t1 --capacity 1.1x --largest        how much of what is free can be had at once
   cargo xtask bench s7 --work 1 --check                 with kernels on the streams, looking for races
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
   cargo xtask bench my.trace.zst --cost-table a100      a trace of your own
@@ -63,8 +64,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, requires = "min_capacity")]
     pub(crate) exact: bool,
 
+    /// Search for the largest request that is served when most is live.
+    #[arg(long)]
+    pub(crate) largest: bool,
+
     /// How many searches to run at once [default: as many as there are cores].
-    #[arg(long, value_name = "N", requires = "min_capacity")]
+    #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<NonZeroUsize>,
 
     /// Write the outcomes to this file as JSON (the keys are in docs/bench.md).
@@ -161,7 +166,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
     if args.check && device.kind == DeviceKind::Cuda {
         return Err(CaseError::Unchecked.into());
     }
-    if args.min_capacity && device.kind == DeviceKind::Cuda {
+    if (args.min_capacity || args.largest) && device.kind == DeviceKind::Cuda {
         return Err(CaseError::FixedCapacity.into());
     }
     if device.work.is_some() && device.kind != DeviceKind::Emulated {
@@ -188,7 +193,13 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
     }
     progress.finish_and_clear();
     if args.min_capacity {
-        search(&args, &cases, &mut outcomes)?;
+        let fineness = if args.exact { Fineness::Granularity } else { Fineness::Thousandth };
+        let found = search(&args, &cases, "minimum capacity", |case| case.min_capacity(fineness))?;
+        outcomes.iter_mut().zip(found).for_each(|(outcome, found)| outcome.adopt_min_capacity(found));
+    }
+    if args.largest {
+        let found = search(&args, &cases, "largest request", |case| case.largest_request())?;
+        outcomes.iter_mut().zip(found).for_each(|(outcome, found)| outcome.adopt_largest_request(found));
     }
 
     print!("{}", report::report(&outcomes, &args.device));
@@ -222,22 +233,23 @@ fn cases<'a>(args: &BenchArgs, traces: &'a [LoadedTrace], device: &'a DeviceSpec
     cases
 }
 
-/// Searches for the minimum capacity of every case, several at once, after the replays whose time was taken.
-fn search(args: &BenchArgs, cases: &[Case<'_>], outcomes: &mut [Outcome]) -> Result<(), XtaskError> {
+/// Searches for something in every case, in several at once, after the replays whose time was taken.
+fn search<R: Send>(
+    args: &BenchArgs,
+    cases: &[Case<'_>],
+    what: &str,
+    find: impl Fn(&Case<'_>) -> Result<R, CaseError> + Sync,
+) -> Result<Vec<R>, XtaskError> {
     let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let fineness = if args.exact { Fineness::Granularity } else { Fineness::Thousandth };
     let bar = bar(cases.len() as u64, "{bar:30} {pos}/{len}  {msg}");
     let found = in_parallel(args.jobs.unwrap_or_else(cores), cases, |case| {
-        bar.set_message(format!("minimum capacity: {} {}", case.trace.name(), case.allocator));
-        let found = case.min_capacity(fineness);
+        bar.set_message(format!("{what}: {} {}", case.trace.name(), case.allocator));
+        let found = find(case);
         bar.inc(1);
         found
     });
     bar.finish_and_clear();
-    for (outcome, found) in outcomes.iter_mut().zip(found) {
-        outcome.adopt_min_capacity(found?);
-    }
-    Ok(())
+    Ok(found.into_iter().collect::<Result<_, _>>()?)
 }
 
 /// Counts events of all replays; hidden where there is no terminal. Drawn between cases only: no thread of its own

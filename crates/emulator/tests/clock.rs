@@ -24,6 +24,7 @@ fn one_page_there_and_back_on_an_h100() {
     emulator.set_access(address, PAGE, &ACCESSORS).unwrap();
     // 10 + 28.5 + 3.3 + 60 microseconds.
     assert_eq!(emulator.counts().modelled_ns, 101_800);
+    assert_eq!(emulator.ns_in_calls(), 101_800);
     emulator.unmap(address, PAGE).unwrap();
     emulator.release(handle).unwrap();
     emulator.unreserve(address, 64 * PAGE).unwrap();

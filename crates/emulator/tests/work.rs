@@ -107,13 +107,18 @@ fn by_clock_kernels_take_their_time() {
     emulator.event_synchronize(&event).unwrap();
     assert_eq!((times(), emulator.counts().host_waits), ((1_000, 1_500), 1));
     assert!(emulator.is_done(&long) && !emulator.is_done(&last));
+    assert_eq!(emulator.ns_in_calls(), 1_000, "what the calls cost, and what they waited");
     // What is queued on an idle stream begins now.
     let late = emulator.queue(&left, Work::new("late").lasting(10));
     emulator.catch_up(&late).unwrap();
     assert_eq!(times(), (1_010, 1_500));
+    assert_eq!(emulator.ns_in_calls(), 1_000, "the program's own wait is in no call");
     let address = emulator.malloc(1).unwrap();
     emulator.free(address).unwrap();
     assert_eq!(times(), (1_500, 1_500), "a free waits for the device");
+    assert_eq!(emulator.ns_in_calls(), 1_490);
+    emulator.restart_counts();
+    assert_eq!((emulator.ns_in_calls(), times().0), (0, 1_500));
     assert_eq!(device(EventCompletion::AtOnce).clock().host_ns, 0);
 }
 

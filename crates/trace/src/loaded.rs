@@ -195,6 +195,32 @@ impl LoadedTrace {
         self.live_peak
     }
 
+    /// The trace up to the event that reaches the live peak, and then one more request of so many bytes (1 or more) on the
+    /// stream of that event. The peak of that trace is its last event.
+    ///
+    /// A trace without allocations is its own peak, and the request comes on the default stream.
+    #[must_use]
+    pub fn to_peak_and(&self, bytes: u64) -> Self {
+        let peak = self.live_peak.event;
+        let (upto, stream) = match self.steps.get(peak) {
+            Some(&Step::Allocate { stream, .. }) => (peak + 1, stream),
+            _ => (0, 0),
+        };
+        let mut steps = Vec::with_capacity(upto + 1);
+        steps.extend_from_slice(&self.steps[..upto]);
+        steps.push(Step::Allocate { slot: self.slot_count, stream, bytes });
+        Self {
+            name: self.name.clone(),
+            header: self.header.clone(),
+            steps,
+            marks: self.marks.iter().filter(|mark| mark.event < upto).cloned().collect(),
+            streams: self.streams.clone(),
+            slot_count: self.slot_count + 1,
+            live_peak: Peak { bytes: self.live_peak.bytes.saturating_add(bytes), event: upto },
+            first_event_line: self.first_event_line,
+        }
+    }
+
     /// The line of an event (counted from 0) in the trace's file, counted from 1.
     pub const fn line_of(&self, event: usize) -> u64 {
         // Nothing but events stands below the first one.

@@ -10,6 +10,13 @@ use crate::figures::{self, Column, count, milliseconds, rough_count, table};
 /// A column and what it says of an outcome.
 type Shown = (Column, fn(&Outcome) -> String);
 
+/// What was searched for, and takes the place of other figures.
+#[derive(Clone, Copy, Debug)]
+struct Searched {
+    capacity: bool,
+    largest: bool,
+}
+
 /// Which of the figures that there are fit in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
@@ -33,14 +40,14 @@ impl View {
     /// Most characters of a trace's name.
     const fn name_width(self) -> usize {
         match self {
-            Self::Ample => 20,
+            Self::Ample => 19,
             Self::Pressure => 16,
             Self::Work => 15,
         }
     }
 
-    /// The columns behind the names, in order. If minimum capacities were searched for, they take the place of others.
-    fn columns(self, device: DeviceName, searched: bool) -> Vec<Shown> {
+    /// The columns behind the names, in order.
+    fn columns(self, device: DeviceName, searched: Searched) -> Vec<Shown> {
         let driver_time = match device {
             DeviceName::Emulated | DeviceName::EmulatedCuda => "modelled\ndriver ms",
             DeviceName::Cuda => "measured\ndriver ms",
@@ -84,24 +91,27 @@ impl View {
             (Column::right("/un-\nlim."), |outcome| ratio(outcome.device_ns_over_unlimited)),
             (Column::right("/ker-\nnels"), |outcome| ratio(outcome.device_ns_over_kernels)),
         ];
-        let or_capacity = |others: [Shown; 2]| if searched { capacity } else { others };
+        let largest: Shown =
+            (Column::right("max.\n/free"), |outcome| ratio(outcome.largest_request_over_free));
+        let or_capacity = |others: [Shown; 2]| if searched.capacity { capacity } else { others };
+        let or_largest = |other: Shown| if searched.largest { largest } else { other };
         match self {
             Self::Ample => {
                 let [first, second] = or_capacity([addresses, fences]);
-                let columns = if searched {
-                    [live, mapped, first, second, calls, driver, waits, ns]
+                let columns = if searched.capacity {
+                    [live, mapped, first, second, calls, driver, waits, or_largest(ns)]
                 } else {
-                    [live, mapped, first, calls, driver, second, waits, ns]
+                    [live, mapped, first, calls, driver, second, waits, or_largest(ns)]
                 };
                 columns.to_vec()
             }
             Self::Pressure => {
                 let [first, second] = or_capacity(quantiles);
-                vec![mapped, calls, driver, retries, waits, first, second, longest]
+                vec![mapped, calls, driver, retries, waits, first, second, or_largest(longest)]
             }
             Self::Work => {
                 let [first, second] = or_capacity(ratios);
-                vec![mapped, calls, driver, device_waits, waits, device_time, first, second]
+                vec![mapped, calls, driver, or_largest(device_waits), waits, device_time, first, second]
             }
         }
     }
@@ -119,7 +129,10 @@ fn microseconds(outcome: &Outcome, of: fn(AllocationNs) -> u64) -> String {
 /// The table, what failed, and the legend.
 pub(super) fn report(outcomes: &[Outcome], device: &DeviceArgs) -> String {
     let view = View::of(device);
-    let searched = outcomes.iter().any(|outcome| outcome.failures_above.is_some());
+    let searched = Searched {
+        capacity: outcomes.iter().any(|outcome| outcome.failures_above.is_some()),
+        largest: outcomes.iter().any(|outcome| outcome.largest_request_over_free.is_some()),
+    };
     let figures = view.columns(device.device, searched);
     let names = [Column::left("\ntrace"), Column::left("\nallocator"), Column::left("\npolicy")];
     let heads: Vec<Column> = names.into_iter().chain(figures.iter().map(|&(column, _)| column)).collect();
@@ -200,7 +213,7 @@ fn failure_line(outcome: &Outcome) -> String {
     format!("* {}, {}{policy}, stopped at event {event}: {error}\n", outcome.trace, outcome.allocator)
 }
 
-fn legend(device: &DeviceArgs, view: View, searched: bool) -> String {
+fn legend(device: &DeviceArgs, view: View, searched: Searched) -> String {
     let (times, line) = match device.device {
         DeviceName::Cuda => ("measured on this machine's GPU".to_owned(), "cuda".to_owned()),
         name => {
@@ -212,13 +225,17 @@ fn legend(device: &DeviceArgs, view: View, searched: bool) -> String {
             (times, format!("{way}, {}, granularity {granularity}, {events}", device.capacity))
         }
     };
-    let searched = if searched {
-        "min./live: the smallest device on which the trace runs to its end, over live. fails above: how many
+    let mut found = String::new();
+    if searched.capacity {
+        found.push_str(
+            "min./live: the smallest device on which the trace runs to its end, over live. fails above: how many
 of eight larger ones were too small.
-"
-    } else {
-        ""
-    };
+",
+        );
+    }
+    if searched.largest {
+        found.push_str("max./free: the largest request served at the live peak, over the bytes free then.\n");
+    }
     let figures = match view {
         View::Ample => format!(
             "live: peak of bytes as asked, in 10^9. mapped: peak of physical bytes. addr.: addresses in use.
@@ -241,9 +258,7 @@ device ms: until the device was done with all kernels, which are made up. /unlim
 with unlimited memory; /kernels: over that of the kernels alone, without an allocator."
         ),
     };
-    format!(
-        "\n{figures}\n{searched}Device: {line}.\nMore: docs/bench.md, docs/metrics.md, benches/README.md.\n"
-    )
+    format!("\n{figures}\n{found}Device: {line}.\nMore: docs/bench.md, docs/metrics.md, benches/README.md.\n")
 }
 
 #[cfg(test)]
@@ -314,6 +329,8 @@ mod tests {
                 max: 99_999_000_000,
             }),
             measured_allocation_ns: None,
+            largest_request_bytes: None,
+            largest_request_over_free: None,
             min_capacity_bytes: None,
             min_capacity_over_live: None,
             failures_above: None,
@@ -378,10 +395,11 @@ mod tests {
     }
 
     #[test]
-    fn minimum_capacities_are_in_every_table() {
+    fn what_was_searched_for_is_in_every_table() {
         let mut rows = wide_rows();
         rows[0].min_capacity_over_live = Some(12.345_678);
         rows[0].failures_above = Some(8);
+        rows[0].largest_request_over_free = Some(0.987_654);
         for options in [&[][..], &["--capacity", "1.02x"], &["--work", "1"]] {
             let text = narrow(&rows, options);
             assert!(

@@ -56,3 +56,20 @@ fn a_trace_from_memory_is_checked_like_a_file() {
     trace.events = vec![Event::Allocate { id: 1, bytes: 0, stream: 0 }];
     assert!(LoadedTrace::from_trace(&trace).is_err());
 }
+
+#[test]
+fn to_the_peak_and_one_request_more() {
+    // 10 bytes, 30 at the third event, 25 at the end.
+    let trace = load("alloc-trace 1\na 1 10 0\ni here\na 2 20 7\nf 1\ni there\na 1 5 0\n");
+    assert_eq!(trace.live_peak(), Peak { bytes: 30, event: 2 });
+    let more = trace.to_peak_and(100);
+    let request = Step::Allocate { slot: 2, stream: 1, bytes: 100 };
+    assert_eq!(more.steps(), [&trace.steps()[..3], &[request]].concat());
+    assert_eq!((more.slot_count(), more.live_peak()), (3, Peak { bytes: 130, event: 3 }));
+    assert_eq!(more.marks().iter().map(|mark| &*mark.label).collect::<Vec<_>>(), ["here"]);
+    assert_eq!(more.streams(), [0, 7]);
+
+    let empty = load("alloc-trace 1\ni nothing\n").to_peak_and(1);
+    assert_eq!(empty.steps(), [Step::Allocate { slot: 0, stream: 0, bytes: 1 }]);
+    assert_eq!((empty.marks().len(), empty.live_peak()), (0, Peak { bytes: 1, event: 0 }));
+}

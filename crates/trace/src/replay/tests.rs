@@ -5,7 +5,7 @@ use concertina_vmm::Call;
 
 use super::toy::{Defect, PAGE, Toy, load, small_device};
 use super::{PROGRESS_EVENTS, Progress, Replay};
-use crate::report::FailureCause;
+use crate::report::{AtLivePeak, FailureCause};
 use crate::target::TargetError;
 use crate::work::Workload;
 
@@ -72,6 +72,14 @@ fn figures_are_taken_before_the_rest_is_freed() {
     assert_eq!(report.counts.of(Call::Unmap), 1, "those of the replay's own frees are not counted");
     assert_eq!((report.event_records(), report.device_waits(), report.host_waits()), (1, 0, 0));
     assert!(report.host_ns.is_some());
+    // Allocations of 1, 2 and 3 pages at 28.5 + 3.3 + 60 microseconds each, for a create, a map and an access.
+    let times = [0, 33, 34, 50, 66, 67, 100].map(|percent| report.latencies.percentile(percent));
+    assert_eq!(times, [0, 91_800, 183_600, 183_600, 183_600, 275_400, 275_400]);
+    assert_eq!((report.latencies.count(), report.latencies.longest()), (3, 275_400));
+    // Live bytes reach their peak with the last allocation; the blocks are of whole pages.
+    let at_live_peak = AtLivePeak { mapped_bytes: 5 * PAGE, block_bytes: Some(5 * PAGE) };
+    assert_eq!(report.at_live_peak, Some(at_live_peak));
+    assert_eq!(report.allocation_retries(), 0);
     // Running totals. A page costs create, map and access; its free an unmap and a release; the toy itself a reserve.
     let marks: Vec<_> = report
         .marks
@@ -92,6 +100,8 @@ fn out_of_memory_ends_the_replay_at_its_event() {
     let trace = load(&format!("a 1 {} 0\ni mark\na 2 {} 0\nf 1\n", 60 * PAGE, 5 * PAGE));
     let emulator = small_device();
     let report = Replay::new(&trace, &emulator).run(&mut Toy::new(&emulator, Defect::None));
+    // The create of the fifth page was refused. What failed has no time, and the trace's peak was not reached.
+    assert_eq!((report.allocation_retries(), report.latencies.count(), report.at_live_peak), (1, 1, None));
     let failure = report.failure.expect("5 pages do not fit");
     assert!(failure.cause.is_out_of_memory());
     assert_eq!((failure.event, failure.line), (2, 4));

@@ -157,6 +157,10 @@ impl ReplayTarget for Toy {
         block.address
     }
 
+    fn block_bytes(&self, block: &ToyBlock) -> Option<u64> {
+        Some(block.pages * self.page_bytes)
+    }
+
     fn free(&mut self, block: ToyBlock) -> Result<(), TargetError> {
         self.heard.push(format!("f page {}", block.first_page));
         self.frees += 1;

@@ -1,0 +1,8 @@
+//! The pools (`bfc`, `fixed`) with streams, and random programs on them.
+//!
+//! Neighbours: the rules of each, worked out by hand, are beside its source.
+
+mod fixed;
+mod random;
+mod streams;
+mod world;

@@ -6,13 +6,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concertina_baselines::{BfcConf, ConfError, FixedConf, OptionsError, PytorchConf};
+use concertina_baselines::{BfcConf, ConfError, DriverPoolConf, FixedConf, OptionsError, PytorchConf};
 
 /// An allocator that traces can be replayed on, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AllocatorName {
     /// `direct`: every allocation is a `cudaMalloc`, every free a `cudaFree`.
     Direct,
+    /// `driver-pool`: the driver's own pool, `cudaMallocAsync`, with options after a colon.
+    DriverPool(DriverPoolConf),
     /// `pytorch` and `pytorch-expandable`: PyTorch's caching allocator, with options after a colon as in
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     Pytorch(PytorchConf),
@@ -63,6 +65,7 @@ impl AllocatorName {
     /// All of them without options, in the order in which tables show them.
     pub const ALL: &[Self] = &[
         Self::Direct,
+        Self::DriverPool(DriverPoolConf::plain()),
         Self::Pytorch(PytorchConf::native()),
         Self::Pytorch(PytorchConf::expandable()),
         Self::Bfc(BfcConf::growing()),
@@ -83,6 +86,7 @@ impl AllocatorName {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::DriverPool(_) => "driver-pool",
             Self::Pytorch(conf) if conf.expandable_segments => "pytorch-expandable",
             Self::Pytorch(_) => "pytorch",
             Self::Bfc(_) => "bfc",
@@ -114,6 +118,7 @@ impl AllocatorName {
     fn options(&self) -> String {
         match self {
             Self::Pytorch(conf) => PytorchConf { expandable_segments: false, ..*conf }.to_string(),
+            Self::DriverPool(conf) => conf.to_string(),
             Self::Bfc(conf) => conf.to_string(),
             Self::Fixed(conf) => conf.to_string(),
             Self::Direct | Self::Concertina | Self::OnMalloc => String::new(),
@@ -145,6 +150,7 @@ impl FromStr for AllocatorName {
                 conf.map(Self::Pytorch)
                     .map_err(|error| AllocatorNameError::Conf { allocator: known.name(), error })
             }
+            Self::DriverPool(_) => known.read(options, Self::DriverPool),
             Self::Bfc(_) => known.read(options, Self::Bfc),
             Self::Fixed(_) => known.read(options, Self::Fixed),
             _ if options.is_empty() => Ok(known),
@@ -203,6 +209,7 @@ mod tests {
             "pytorch:max_split_size_mb:128",
             "pytorch-expandable:large_segment_size_mb:64,garbage_collection_threshold:0.8",
             "pytorch:roundup_power2_divisions:4",
+            "driver-pool:opportunistic:false,release_threshold_mb:max",
             "bfc:allow_growth:false,memory_fraction:0.75",
             "fixed:memory_mb:4096",
         ] {
@@ -235,7 +242,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known = "there are: direct, pytorch, pytorch-expandable, bfc, fixed, concertina, on-malloc";
+        let known =
+            "there are: direct, driver-pool, pytorch, pytorch-expandable, bfc, fixed, concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");

@@ -2,7 +2,7 @@
 //!
 //! Neighbours: `world` runs them.
 
-use concertina_baselines::{Baseline, Bfc, Fixed};
+use concertina_baselines::{Baseline, Bfc, DriverPool, Fixed};
 use concertina_emulator::{CallFilter, EmulatedStream, Emulator, EventCompletion, Fault};
 use concertina_vmm::{Call, DriverErrorKind};
 use proptest::prelude::{Strategy, any, proptest};
@@ -55,11 +55,25 @@ const BFC: [&str; 4] = [
     "allow_growth:false",
     "internal_fragmentation_fraction:0.05",
 ];
+const DRIVER_POOL: [&str; 7] = [
+    "",
+    "release_threshold_mb:max",
+    "release_threshold_mb:128,frame_mb:2",
+    "opportunistic:false",
+    "follow_events:false,remap:pressure",
+    "internal_dependencies:false,retry:false,frame_mb:6",
+    "remap:never",
+];
 const FIXED: [&str; 2] = ["", "memory_mb:300"];
 
 fn bfc(options: &str) -> impl Fn(Emulator) -> Bfc<Emulator> {
     let conf = options.parse().unwrap();
     move |device| Bfc::new(device, conf).unwrap()
+}
+
+fn driver_pool(options: &str) -> impl Fn(Emulator) -> DriverPool<Emulator> {
+    let conf = options.parse().unwrap();
+    move |device| DriverPool::new(device, conf).unwrap()
 }
 
 fn fixed(options: &str) -> impl Fn(Emulator) -> Fixed<Emulator> {
@@ -77,6 +91,15 @@ proptest! {
         program in proptest::collection::vec(ops(), 1..120),
     ) {
         run(completion, &program, bfc(BFC[options]))?;
+    }
+
+    #[test]
+    fn driver_pool_keeps_blocks_apart(
+        options in 0..DRIVER_POOL.len(),
+        completion in completions(),
+        program in proptest::collection::vec(ops(), 1..120),
+    ) {
+        run(completion, &program, driver_pool(DRIVER_POOL[options]))?;
     }
 
     #[test]
@@ -145,4 +168,5 @@ fn each_call_may_fail<A: Baseline<Stream = EmulatedStream>>(least: u64, make: im
 fn each_call_may_fail_and_the_request_be_made_again() {
     BFC.iter().for_each(|options| each_call_may_fail(8, bfc(options)));
     each_call_may_fail(8, fixed(""));
+    DRIVER_POOL.iter().for_each(|options| each_call_may_fail(30, driver_pool(options)));
 }

@@ -60,16 +60,26 @@ pub(crate) struct World<A: Baseline> {
     streams: Vec<EmulatedStream>,
     pub(crate) allocator: A,
     live: Vec<Live<A::Block>>,
+    capacity_bytes: u64,
 }
 
 impl<A: Baseline<Stream = EmulatedStream>> World<A> {
     pub(crate) fn new(completion: EventCompletion, make: impl FnOnce(Emulator) -> A) -> Self {
+        Self::on(CAPACITY_BYTES, completion, make)
+    }
+
+    /// The same on a device of so many bytes.
+    pub(crate) fn on(
+        capacity_bytes: u64,
+        completion: EventCompletion,
+        make: impl FnOnce(Emulator) -> A,
+    ) -> Self {
         let config = EmulatorConfig::default().with_event_completion(completion);
-        let device = Emulator::new(config.with_capacity(CAPACITY_BYTES).unwrap()).unwrap();
+        let device = Emulator::new(config.with_capacity(capacity_bytes).unwrap()).unwrap();
         let mut allocator = make(device.clone());
         let streams: Vec<_> = (0..STREAMS).map(|number| device.nth_stream(number)).collect();
         streams.iter().for_each(|stream| allocator.add_stream(stream.clone()));
-        Self { device, streams, allocator, live: Vec::new() }
+        Self { device, streams, allocator, live: Vec::new(), capacity_bytes }
     }
 
     fn stream(&self, number: u32) -> &EmulatedStream {
@@ -168,7 +178,7 @@ impl<A: Baseline<Stream = EmulatedStream>> World<A> {
             self.check()?;
         }
         self.synchronize(None);
-        prop_assert!(self.allocate(CAPACITY_BYTES / 4, 1), "an empty allocator serves again");
+        prop_assert!(self.allocate(self.capacity_bytes / 4, 1), "an empty allocator serves again");
         self.check()?;
         self.free(0);
         self.allocator.release_cached().unwrap();

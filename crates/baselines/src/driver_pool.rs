@@ -162,8 +162,7 @@ impl<D: Driver> DriverPool<D> {
 
     fn free_block(&mut self, block: &PoolBlock) -> Result<(), PoolError> {
         let numbers = [block.stream].into_iter().chain(block.used_on.iter().copied());
-        let streams = numbers.map(|number| self.stream(number)).collect::<Result<Vec<_>, _>>()?;
-        let uses: Uses = streams.into_iter().filter_map(|stream| self.fences.now(stream)).collect();
+        let uses: Uses = numbers.map(|number| self.streams[number as usize].now()).collect();
         let bytes = self.ranges.bytes(block.address);
         self.ranges.recast(block.address, bytes, State::Free(uses.clone()));
         self.used_bytes -= bytes;

@@ -65,7 +65,7 @@ impl<D: Driver> DriverPool<D> {
     /// Up to `count` frames that are free as a whole and for everyone: where they are mapped.
     fn movable(&self, count: u64) -> Vec<u64> {
         let mut found = Vec::new();
-        for (bytes, address) in self.ranges.of(Home::Done, self.frames.frame_bytes) {
+        for (bytes, address) in self.ranges.of(Home::DONE, self.frames.frame_bytes) {
             let (&base, _) = self.segments.range(..=address).next_back().expect("a segment");
             let (first, frames) = self.frames.inside(base, address, bytes);
             let left = (count - found.len() as u64).min(frames);
@@ -86,7 +86,7 @@ impl<D: Driver> DriverPool<D> {
 
     /// The smallest place with nothing behind it, of a new reservation if there is none.
     fn empty_place(&mut self, bytes: u64) -> Result<u64, DriverError> {
-        if let Some((_, address)) = self.ranges.best_fit(Home::Empty, bytes) {
+        if let Some((_, address)) = self.ranges.best_fit(Home::EMPTY, bytes) {
             return Ok(address);
         }
         let segment_bytes = self.segment_bytes.max(bytes).next_multiple_of(self.frames.frame_bytes);

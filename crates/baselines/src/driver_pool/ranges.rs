@@ -24,26 +24,31 @@ pub(crate) enum State {
 
 /// Where a range is looked for that is not live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Home {
-    /// Nothing behind it.
-    Empty,
+pub(crate) struct Home(u64);
+
+impl Home {
+    /// Nothing is behind it.
+    pub(crate) const EMPTY: Self = Self(0);
     /// Free for everyone.
-    Done,
-    /// Freed on this stream.
-    Stream(StreamId),
+    pub(crate) const DONE: Self = Self(1);
     /// Freed where several streams come together.
-    Several,
+    pub(crate) const SEVERAL: Self = Self(2);
+
+    /// Freed on this stream.
+    pub(crate) const fn of(stream: StreamId) -> Self {
+        Self(3 + stream.get() as u64)
+    }
 }
 
 impl State {
     fn home(&self) -> Option<Home> {
         match self {
             Self::Live => None,
-            Self::Empty => Some(Home::Empty),
+            Self::Empty => Some(Home::EMPTY),
             Self::Free(uses) => Some(match uses.as_slice() {
-                [] => Home::Done,
-                [only] => Home::Stream(only.stream),
-                _ => Home::Several,
+                [] => Home::DONE,
+                [only] => Home::of(only.stream),
+                _ => Home::SEVERAL,
             }),
         }
     }
@@ -79,8 +84,6 @@ pub(crate) struct Ranges {
     ranges: BTreeMap<u64, Range>,
     /// Those that are not live: where they are looked for, bytes, address.
     index: BTreeSet<(Home, u64, u64)>,
-    /// Those of one stream: the stream, the tick of their use, address.
-    waiting: BTreeSet<(StreamId, u64, u64)>,
 }
 
 /// Why an address has a range: reservations are covered without a gap.
@@ -139,35 +142,34 @@ impl Ranges {
         }
     }
 
-    /// The earliest use that a range of this stream must come after, and where that range begins.
-    pub(crate) fn earliest(&self, stream: StreamId) -> Option<(Use, u64)> {
-        let (_, tick, address) = *self.waiting.range((stream, 0, 0)..=(stream, u64::MAX, u64::MAX)).next()?;
-        Some((Use { stream, tick }, address))
-    }
-
-    /// The latest use that a range of this stream must come after.
-    pub(crate) fn latest(&self, stream: StreamId) -> Option<Use> {
-        let (_, tick, _) = *self.waiting.range((stream, 0, 0)..=(stream, u64::MAX, u64::MAX)).next_back()?;
-        Some(Use { stream, tick })
-    }
-
     /// Makes `bytes` from `address` on, a part of one range, what `state` says; what is left of the range stays what it is.
     pub(crate) fn recast(&mut self, address: u64, bytes: u64, state: State) {
-        let (&start, _) = self.ranges.range(..=address).next_back().expect(COVERED);
-        let range = self.remove(start);
-        let (end, range_end) = (address + bytes, start + range.bytes);
-        if start < address {
-            self.insert(start, Range { bytes: address - start, ..range.clone() });
+        let (&start, range) = self.ranges.range_mut(..=address).next_back().expect(COVERED);
+        let (rest_bytes, leads) = (start + range.bytes - address - bytes, range.leads && start == address);
+        let joins = state != State::Live;
+        if let Some(home) = range.state.home() {
+            self.index.remove(&(home, range.bytes, start));
         }
-        if end < range_end {
-            self.insert(end, Range { bytes: range_end - end, state: range.state, leads: false });
+        let before = if start == address {
+            let before = std::mem::replace(&mut range.state, state);
+            range.bytes = bytes;
+            self.index.extend(range.state.home().map(|home| (home, bytes, address)));
+            before
+        } else {
+            let before = range.state.clone();
+            range.bytes = address - start;
+            self.index.extend(before.home().map(|home| (home, address - start, start)));
+            self.insert(address, Range { bytes, state, leads });
+            before
+        };
+        if rest_bytes > 0 {
+            self.insert(address + bytes, Range { bytes: rest_bytes, state: before, leads: false });
         }
-        self.insert(address, Range { bytes, state, leads: range.leads && start == address });
-        self.join_next(address);
-        if !self.ranges[&address].leads
-            && let Some((&before, _)) = self.ranges.range(..address).next_back()
-        {
-            self.join_next(before);
+        if joins {
+            self.join_next(address);
+            if !leads && let Some((&before, _)) = self.ranges.range(..address).next_back() {
+                self.join_next(before);
+            }
         }
     }
 
@@ -184,9 +186,6 @@ impl Ranges {
     fn insert(&mut self, address: u64, range: Range) {
         if let Some(home) = range.state.home() {
             self.index.insert((home, range.bytes, address));
-            if let (Home::Stream(stream), State::Free(uses)) = (home, &range.state) {
-                self.waiting.insert((stream, uses[0].tick, address));
-            }
         }
         self.ranges.insert(address, range);
     }
@@ -195,9 +194,6 @@ impl Ranges {
         let range = self.ranges.remove(&address).expect(COVERED);
         if let Some(home) = range.state.home() {
             self.index.remove(&(home, range.bytes, address));
-            if let (Home::Stream(stream), State::Free(uses)) = (home, &range.state) {
-                self.waiting.remove(&(stream, uses[0].tick, address));
-            }
         }
         range
     }
@@ -280,11 +276,11 @@ mod tests {
         ranges.recast(0, 10, State::Live);
         ranges.recast(0, 10, State::Empty);
         assert_eq!(ranges.list(), [(0, 10, State::Empty), (10, 10, State::Empty)]);
-        assert_eq!(ranges.best_fit(Home::Empty, 11), None);
+        assert_eq!(ranges.best_fit(Home::EMPTY, 11), None);
     }
 
     #[test]
-    fn a_middle_part_is_recast_and_what_waits_is_in_order() {
+    fn a_middle_part_is_recast_and_the_smallest_of_a_home_is_found() {
         let stream = StreamId::new(1);
         let mut ranges = Ranges::default();
         ranges.add(0, 100);
@@ -292,16 +288,13 @@ mod tests {
         ranges.recast(20, 10, free(&[(1, 7)]));
         ranges.recast(40, 20, free(&[(1, 3)]));
         ranges.recast(70, 5, free(&[]));
-        assert_eq!(ranges.best_fit(Home::Stream(stream), 1), Some((10, 20)));
-        assert_eq!(ranges.best_fit(Home::Stream(stream), 11), Some((20, 40)));
-        assert_eq!(ranges.best_fit(Home::Done, 5), Some((5, 70)));
-        assert_eq!(ranges.earliest(stream), Some((Use { stream, tick: 3 }, 40)));
-        assert_eq!(ranges.latest(stream), Some(Use { stream, tick: 7 }));
+        assert_eq!(ranges.best_fit(Home::of(stream), 1), Some((10, 20)));
+        assert_eq!(ranges.best_fit(Home::of(stream), 11), Some((20, 40)));
+        assert_eq!(ranges.best_fit(Home::DONE, 5), Some((5, 70)));
         // Part of the second one is taken; the rest still waits.
         ranges.recast(40, 15, State::Live);
-        assert_eq!(ranges.earliest(stream), Some((Use { stream, tick: 3 }, 55)));
-        ranges.recast(55, 5, free(&[]));
-        assert_eq!(ranges.earliest(stream), Some((Use { stream, tick: 7 }, 20)));
+        assert_eq!(ranges.uses(55), [Use { stream, tick: 3 }]);
+        assert_eq!(ranges.best_fit(Home::of(stream), 1), Some((5, 55)));
         assert_eq!(ranges.bytes(60), 10);
     }
 }

@@ -7,6 +7,8 @@
 //! looks for memory freed on streams that the program has ordered before this one, and for memory whose free it sees done;
 //! if the system has no more, for memory that it can have by a wait of its own.
 
+use std::collections::BTreeMap;
+
 use concertina_vmm::{Driver, DriverError, StreamId, Use, Uses};
 
 use super::DriverPool;
@@ -41,7 +43,7 @@ impl<D: Driver> DriverPool<D> {
 
     /// The best of what was freed on the stream itself and of what is free for everyone.
     fn own(&self, stream: StreamId, bytes: u64) -> Option<u64> {
-        let homes = [Home::Stream(stream), Home::Done];
+        let homes = [Home::of(stream), Home::DONE];
         homes.iter().filter_map(|&home| self.ranges.best_fit(home, bytes)).min().map(|(_, address)| address)
     }
 
@@ -81,11 +83,20 @@ impl<D: Driver> DriverPool<D> {
         Ok(Some(address))
     }
 
-    /// The uses that something free still waits for: of each stream the latest, and all of the others.
+    /// The free ranges that are not for everyone: where they begin.
+    fn waiting(&self) -> Vec<u64> {
+        let homes = self.streams.iter().map(|clock| Home::of(clock.stream())).chain([Home::SEVERAL]);
+        homes.flat_map(|home| self.ranges.of(home, 0)).map(|(_, address)| address).collect()
+    }
+
+    /// The uses that they must come after: of each stream the latest.
     fn awaited(&self) -> Vec<Use> {
-        let latest = self.streams.iter().filter_map(|clock| self.ranges.latest(clock.stream()));
-        let several = self.ranges.of(Home::Several, 0).flat_map(|(_, address)| self.ranges.uses(address));
-        latest.chain(several.copied()).collect()
+        let mut latest: BTreeMap<StreamId, u64> = BTreeMap::new();
+        for use_ in self.waiting().into_iter().flat_map(|address| self.ranges.uses(address)) {
+            let tick = latest.entry(use_.stream).or_default();
+            *tick = use_.tick.max(*tick);
+        }
+        latest.into_iter().map(|(stream, tick)| Use { stream, tick }).collect()
     }
 
     /// Opportunistic: looks which frees are done.
@@ -97,25 +108,12 @@ impl<D: Driver> DriverPool<D> {
 
     /// What was freed and is seen done is free for everyone.
     pub(crate) fn settle(&mut self) {
-        for number in 0..self.streams.len() {
-            let stream = self.streams[number].stream();
-            while let Some((use_, address)) = self.ranges.earliest(stream)
-                && self.fences.is_done(use_)
-            {
-                self.open_up(address);
-            }
+        let mut done = self.waiting();
+        done.retain(|&address| self.ranges.uses(address).iter().all(|&use_| self.fences.is_done(use_)));
+        let done: Vec<_> = done.into_iter().map(|address| (address, self.ranges.bytes(address))).collect();
+        for (address, bytes) in done {
+            self.ranges.recast(address, bytes, State::Free(Uses::new()));
         }
-        let several: Vec<u64> = self.ranges.of(Home::Several, 0).map(|(_, address)| address).collect();
-        for address in several {
-            if self.ranges.uses(address).iter().all(|&use_| self.fences.is_done(use_)) {
-                self.open_up(address);
-            }
-        }
-    }
-
-    fn open_up(&mut self, address: u64) {
-        let bytes = self.ranges.bytes(address);
-        self.ranges.recast(address, bytes, State::Free(Uses::new()));
     }
 
     /// Makes the host wait for all that something free waits for.

@@ -6,16 +6,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concertina_baselines::{ConfError, OptionsError, PytorchConf};
+use concertina_baselines::{BfcConf, ConfError, DriverPoolConf, FixedConf, OptionsError, PytorchConf};
 
 /// An allocator that traces can be replayed on, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AllocatorName {
     /// `direct`: every allocation is a `cudaMalloc`, every free a `cudaFree`.
     Direct,
+    /// `driver-pool`: the driver's own pool, `cudaMallocAsync`, with options after a colon.
+    DriverPool(DriverPoolConf),
     /// `pytorch` and `pytorch-expandable`: PyTorch's caching allocator, with options after a colon as in
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     Pytorch(PytorchConf),
+    /// `bfc`: TensorFlow's best fit with coalescing, with options after a colon.
+    Bfc(BfcConf),
+    /// `fixed`: one malloc of everything, cut up by hand, with options after a colon.
+    Fixed(FixedConf),
     /// `concertina`: this project's allocator.
     Concertina,
     /// `on-malloc`: the same on malloc segments, as on a device without virtual memory: what virtual memory buys.
@@ -59,8 +65,11 @@ impl AllocatorName {
     /// All of them without options, in the order in which tables show them.
     pub const ALL: &[Self] = &[
         Self::Direct,
+        Self::DriverPool(DriverPoolConf::plain()),
         Self::Pytorch(PytorchConf::native()),
         Self::Pytorch(PytorchConf::expandable()),
+        Self::Bfc(BfcConf::growing()),
+        Self::Fixed(FixedConf::all()),
         Self::Concertina,
         Self::OnMalloc,
     ];
@@ -77,8 +86,11 @@ impl AllocatorName {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::DriverPool(_) => "driver-pool",
             Self::Pytorch(conf) if conf.expandable_segments => "pytorch-expandable",
             Self::Pytorch(_) => "pytorch",
+            Self::Bfc(_) => "bfc",
+            Self::Fixed(_) => "fixed",
             Self::Concertina => "concertina",
             Self::OnMalloc => "on-malloc",
         }
@@ -93,9 +105,22 @@ impl AllocatorName {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
+    /// An allocator of this name with these options.
+    fn read<C: FromStr<Err = OptionsError>>(
+        &self,
+        options: &str,
+        allocator: impl FnOnce(C) -> Self,
+    ) -> Result<Self, AllocatorNameError> {
+        let conf = options.parse().map(allocator);
+        conf.map_err(|error| AllocatorNameError::Options { allocator: self.name(), error })
+    }
+
     fn options(&self) -> String {
         match self {
             Self::Pytorch(conf) => PytorchConf { expandable_segments: false, ..*conf }.to_string(),
+            Self::DriverPool(conf) => conf.to_string(),
+            Self::Bfc(conf) => conf.to_string(),
+            Self::Fixed(conf) => conf.to_string(),
             Self::Direct | Self::Concertina | Self::OnMalloc => String::new(),
         }
     }
@@ -125,6 +150,9 @@ impl FromStr for AllocatorName {
                 conf.map(Self::Pytorch)
                     .map_err(|error| AllocatorNameError::Conf { allocator: known.name(), error })
             }
+            Self::DriverPool(_) => known.read(options, Self::DriverPool),
+            Self::Bfc(_) => known.read(options, Self::Bfc),
+            Self::Fixed(_) => known.read(options, Self::Fixed),
             _ if options.is_empty() => Ok(known),
             _ => Err(AllocatorNameError::NoOptions(known.name())),
         }
@@ -181,6 +209,9 @@ mod tests {
             "pytorch:max_split_size_mb:128",
             "pytorch-expandable:large_segment_size_mb:64,garbage_collection_threshold:0.8",
             "pytorch:roundup_power2_divisions:4",
+            "driver-pool:opportunistic:false,release_threshold_mb:max",
+            "bfc:allow_growth:false,memory_fraction:0.75",
+            "fixed:memory_mb:4096",
         ] {
             let allocator: AllocatorName = word.parse().expect("a name with options");
             assert_eq!(allocator.to_string(), word);
@@ -211,11 +242,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known = "there are: direct, pytorch, pytorch-expandable, concertina, on-malloc";
+        let known =
+            "there are: direct, driver-pool, pytorch, pytorch-expandable, bfc, fixed, concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");
         assert!(said("pytorch:a:1").starts_with("allocator `pytorch`: no option `a`"));
+        assert!(said("bfc:growth:1").starts_with("allocator `bfc`: no option `growth`"));
         assert!(said("pytorch:max_split_size_mb:2,concertina").ends_with("is at least 20, not 2"));
     }
 }

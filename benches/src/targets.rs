@@ -3,7 +3,7 @@
 //! Neighbours: `case` asks for it; `concertina_target`, `baseline_target` and `concertina_baselines` have the
 //! allocators. A new allocator is a name in `allocator_name` and an arm here.
 
-use concertina_baselines::{Direct, Pytorch};
+use concertina_baselines::{Bfc, Direct, DriverPool, Fixed, Pytorch};
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{Replay, ReplayReport};
 
@@ -22,10 +22,22 @@ pub(crate) fn replay<D: BenchDevice>(
     let failed = |error: TargetError| CaseError::SetUp { allocator: case.allocator.to_string(), error };
     let (report, waited) = match case.allocator {
         AllocatorName::Direct => on(Direct::new(device.driver().clone()), device, replay),
+        AllocatorName::DriverPool(conf) => {
+            let pool =
+                DriverPool::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, pool), device, replay)
+        }
         AllocatorName::Pytorch(conf) => {
             let allocator =
                 Pytorch::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
             on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::Bfc(conf) => {
+            let allocator = Bfc::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::Fixed(conf) => {
+            on(BaselineTarget::new(device, Fixed::new(device.driver().clone(), conf)), device, replay)
         }
         AllocatorName::Concertina => {
             on(ConcertinaTarget::new(device, case.policy).map_err(failed)?, device, replay)

@@ -1,23 +1,40 @@
 //! What GPU programs would use instead of Concertina, as allocators that traces are replayed on.
 //!
-//! Main types: [`Baseline`], [`Direct`], [`Pytorch`]. Neighbours: `concertina-trace` replays on them, the benches set them beside
-//! Concertina.
+//! Main types: [`Baseline`], [`Direct`], [`DriverPool`], [`Pytorch`], [`Bfc`], [`Fixed`]. Neighbours: `concertina-trace` replays
+//! on them, the benches set them beside Concertina.
 //!
 //! | baseline | what it stands for | what is modelled |
 //! | --- | --- | --- |
 //! | [`Direct`] | no allocator at all: each allocation is a `cudaMalloc`, each free a `cudaFree` | how the driver packs small requests into granules, in the emulator; the time of both calls, from its cost table |
+//! | [`DriverPool`] | the driver's own pool, `cudaMallocAsync` | whose freed memory a request may have, and what a synchronisation gives back, as the CUDA Programming Guide has them; the rest is a guess, told beside it |
 //! | [`Pytorch`] | PyTorch's caching allocator, native or with expandable segments, with its options | sizes, pools, places and driver calls, as its source has them |
+//! | [`Bfc`] | TensorFlow's and JAX's best fit with coalescing | sizes, places, mallocs, as its source has them |
+//! | [`Fixed`] | one malloc of everything, cut up by hand | best fit in steps of 256 bytes |
 
 #![forbid(unsafe_code)]
 
 mod baseline;
+pub mod bfc;
+mod carving;
 mod direct;
+pub mod driver_pool;
+mod event_queues;
+mod fixed;
+mod main_stream;
 mod options;
+mod pool_error;
 pub mod pytorch;
 
 pub use baseline::Baseline;
+pub use bfc::Bfc;
+pub use bfc::conf::BfcConf;
 pub use direct::{Direct, DirectBlock};
+pub use driver_pool::DriverPool;
+pub use driver_pool::conf::{DriverPoolConf, Remap};
+pub use fixed::{Fixed, FixedConf};
+pub use main_stream::PoolBlock;
 pub use options::OptionsError;
+pub use pool_error::PoolError;
 pub use pytorch::conf::{ConfError, PytorchConf};
 pub use pytorch::error::PytorchError;
 pub use pytorch::rounding::Divisions;

@@ -82,9 +82,15 @@ fn all_points_have_a_result_in_the_order_of_the_grid() {
     assert!(of("concertina", "lean", "1x").completed);
     assert_eq!(of("concertina", "lean", "1GiB").mapped_peak_bytes, 650 << 20);
     // Again: nothing is left to do, and the file stays.
-    let before = fs::read(folder.path("all.jsonl")).expect("read");
+    let text = || fs::read_to_string(folder.path("all.jsonl")).expect("read");
+    let before = text();
     folder.call("@sweep.toml -o @all.jsonl").expect("nothing to do");
-    assert_eq!(fs::read(folder.path("all.jsonl")).expect("read"), before);
+    let changed = before
+        .lines()
+        .zip(text().lines())
+        .find(|(before, after)| before != after)
+        .map(|(line, _)| line.to_owned());
+    assert_eq!((changed, text().len()), (None, before.len()));
 }
 
 #[test]
@@ -255,7 +261,7 @@ fn the_committed_example_is_what_this_program_finds() {
     }
     // Those of the smallest trace, whole.
     for (recorded, planned) in committed.iter().zip(&plan.points) {
-        if planned.point.trace == "s4_nlp_dynamic" && planned.point.capacity != "min" {
+        if planned.point.trace == "s4_nlp_dynamic" {
             assert_eq!(
                 super::run_one(&plan, planned).counted(),
                 recorded.result.counted(),

@@ -151,6 +151,11 @@ pub(super) fn run_one(plan: &Plan, planned: &Planned) -> ResultLine {
     };
     let ran = case.run().and_then(|run| {
         let mut outcome = run.outcome;
+        // Series are for one run; of many they would be most of the file.
+        outcome.marks.clear();
+        outcome.driver_calls_by_mark.clear();
+        outcome.live_bytes_by_mark.clear();
+        outcome.mapped_bytes_by_mark.clear();
         if let Room::Searched(fineness) = planned.room {
             outcome.adopt_min_capacity(case.min_capacity(fineness)?);
         }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concertina_baselines::{ConfError, OptionsError, PytorchConf};
+use concertina_baselines::{ConfError, OptionsError, PytorchConf, RmmArenaConf, RmmPoolConf};
 
 /// An allocator that traces can be replayed on, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +16,10 @@ pub enum AllocatorName {
     /// `pytorch` and `pytorch-expandable`: PyTorch's caching allocator, with options after a colon as in
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     Pytorch(PytorchConf),
+    /// `rmm-pool`: RMM's `pool_memory_resource`.
+    RmmPool(RmmPoolConf),
+    /// `rmm-arena`: RMM's `arena_memory_resource`.
+    RmmArena(RmmArenaConf),
     /// `concertina`: this project's allocator.
     Concertina,
     /// `on-malloc`: the same on malloc segments, as on a device without virtual memory: what virtual memory buys.
@@ -61,6 +65,8 @@ impl AllocatorName {
         Self::Direct,
         Self::Pytorch(PytorchConf::native()),
         Self::Pytorch(PytorchConf::expandable()),
+        Self::RmmPool(RmmPoolConf::DEFAULT),
+        Self::RmmArena(RmmArenaConf::DEFAULT),
         Self::Concertina,
         Self::OnMalloc,
     ];
@@ -79,6 +85,8 @@ impl AllocatorName {
             Self::Direct => "direct",
             Self::Pytorch(conf) if conf.expandable_segments => "pytorch-expandable",
             Self::Pytorch(_) => "pytorch",
+            Self::RmmPool(_) => "rmm-pool",
+            Self::RmmArena(_) => "rmm-arena",
             Self::Concertina => "concertina",
             Self::OnMalloc => "on-malloc",
         }
@@ -96,6 +104,8 @@ impl AllocatorName {
     fn options(&self) -> String {
         match self {
             Self::Pytorch(conf) => PytorchConf { expandable_segments: false, ..*conf }.to_string(),
+            Self::RmmPool(conf) => conf.to_string(),
+            Self::RmmArena(conf) => conf.to_string(),
             Self::Direct | Self::Concertina | Self::OnMalloc => String::new(),
         }
     }
@@ -117,6 +127,7 @@ impl FromStr for AllocatorName {
     fn from_str(word: &str) -> Result<Self, AllocatorNameError> {
         let (name, options) = word.split_once(':').unwrap_or((word, ""));
         let known = Self::of_name(name).ok_or_else(|| AllocatorNameError::Unknown(name.to_owned()))?;
+        let bad = |error| AllocatorNameError::Options { allocator: known.name(), error };
         match known {
             Self::Pytorch(conf) => {
                 // The name is the first option: a later one may say otherwise.
@@ -125,6 +136,8 @@ impl FromStr for AllocatorName {
                 conf.map(Self::Pytorch)
                     .map_err(|error| AllocatorNameError::Conf { allocator: known.name(), error })
             }
+            Self::RmmPool(_) => options.parse().map(Self::RmmPool).map_err(bad),
+            Self::RmmArena(_) => options.parse().map(Self::RmmArena).map_err(bad),
             _ if options.is_empty() => Ok(known),
             _ => Err(AllocatorNameError::NoOptions(known.name())),
         }
@@ -181,6 +194,8 @@ mod tests {
             "pytorch:max_split_size_mb:128",
             "pytorch-expandable:large_segment_size_mb:64,garbage_collection_threshold:0.8",
             "pytorch:roundup_power2_divisions:4",
+            "rmm-pool:initial:0.5,maximum:0.9",
+            "rmm-arena:initial:1,size_classes:true",
         ] {
             let allocator: AllocatorName = word.parse().expect("a name with options");
             assert_eq!(allocator.to_string(), word);
@@ -211,10 +226,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known = "there are: direct, pytorch, pytorch-expandable, concertina, on-malloc";
+        let known =
+            "there are: direct, pytorch, pytorch-expandable, rmm-pool, rmm-arena, concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");
+        let options = "there are: initial, maximum";
+        assert_eq!(said("rmm-pool:a:1"), format!("allocator `rmm-pool`: no option `a`; {options}"));
         assert!(said("pytorch:a:1").starts_with("allocator `pytorch`: no option `a`"));
         assert!(said("pytorch:max_split_size_mb:2,concertina").ends_with("is at least 20, not 2"));
     }

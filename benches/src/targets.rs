@@ -3,7 +3,7 @@
 //! Neighbours: `case` asks for it; `concertina_target`, `baseline_target` and `concertina_baselines` have the
 //! allocators. A new allocator is a name in `allocator_name` and an arm here.
 
-use concertina_baselines::{Direct, Pytorch};
+use concertina_baselines::{Direct, Pytorch, RmmArena, RmmPool};
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{Replay, ReplayReport};
 
@@ -25,6 +25,16 @@ pub(crate) fn replay<D: BenchDevice>(
         AllocatorName::Pytorch(conf) => {
             let allocator =
                 Pytorch::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::RmmPool(conf) => {
+            let allocator =
+                RmmPool::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::RmmArena(conf) => {
+            let allocator =
+                RmmArena::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
             on(BaselineTarget::new(device, allocator), device, replay)
         }
         AllocatorName::Concertina => {

@@ -92,6 +92,11 @@ impl<D: Driver> RmmArena<D> {
         self.held_bytes
     }
 
+    /// Where the segment begins, and its bytes.
+    pub const fn segment(&self) -> (Address, u64) {
+        (self.segment, self.held_bytes)
+    }
+
     fn rounded(&self, bytes: u64) -> Option<u64> {
         if self.conf.size_classes { size_class(bytes) } else { bytes.checked_next_multiple_of(STEP_BYTES) }
     }

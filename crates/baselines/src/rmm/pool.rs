@@ -33,6 +33,10 @@ use crate::baseline::Baseline;
 /// The stream whose list gets what the pool begins with. (RMM: `cuda_stream_legacy`.)
 const DEFAULT_STREAM: u32 = 0;
 
+/// Segments are asked for in multiples of this; what is more than a segment should have is not used. (RMM passes on the
+/// alignment of `std::max_align_t`.)
+const UPSTREAM_BYTES: u64 = 16;
+
 /// The allocator of one device.
 ///
 /// Streams are numbered by whoever uses it: 0 is the first that was added, and stands for CUDA's default stream.
@@ -97,7 +101,7 @@ impl<D: Driver> RmmPool<D> {
         Ok(pool)
     }
 
-    /// What it has of the driver, in bytes as asked for. It never gets less. (RMM: `pool_size`.)
+    /// What it has of the driver, in bytes. It never gets less. (RMM: `pool_size`.)
     pub const fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
@@ -172,7 +176,7 @@ impl<D: Driver> RmmPool<D> {
     fn add_segment(&mut self, wanted: u64, least: u64) -> Result<u64, RmmError> {
         let mut bytes = wanted;
         while bytes >= least {
-            match self.driver.malloc(bytes) {
+            match self.driver.malloc(bytes.next_multiple_of(UPSTREAM_BYTES)) {
                 Ok(address) => {
                     self.segments.insert(address.get(), bytes);
                     self.held_bytes += bytes;

@@ -58,7 +58,7 @@ pub struct RmmArena<D: Driver> {
     global: GlobalArena,
     /// By stream.
     arenas: Vec<Superblocks>,
-    /// Freed, but the host could not wait for their stream. Rule 3 frees them. RMM takes no notice.
+    /// Freed, but the host could not wait for their stream. The next request tries again. RMM takes no notice.
     late: Vec<RmmBlock>,
 }
 
@@ -118,9 +118,6 @@ impl<D: Driver> RmmArena<D> {
         for stream in 0..self.streams.len() {
             self.synchronize(stream)?;
         }
-        for block in std::mem::take(&mut self.late) {
-            self.give_back(&block);
-        }
         for arena in &mut self.arenas {
             while let Some(superblock) = arena.extract_first() {
                 self.global.release(superblock);
@@ -152,6 +149,16 @@ impl<D: Driver> RmmArena<D> {
         if self.arenas[stream].give_back(address, block.bytes).is_none() {
             self.synchronize(stream)?;
             self.give_back(block);
+        }
+        Ok(())
+    }
+
+    fn free_late(&mut self) -> Result<(), DriverError> {
+        while let Some(block) = self.late.pop() {
+            if let Err(error) = self.free_waiting(&block) {
+                self.late.push(block);
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -199,6 +206,7 @@ impl<D: Driver> Baseline for RmmArena<D> {
     fn allocate(&mut self, bytes: u64, stream: u32) -> Result<RmmBlock, TargetError> {
         check_request(bytes, stream, self.streams.len())?;
         let rounded = self.rounded(bytes).ok_or_else(|| self.out_of_memory(bytes))?;
+        self.free_late()?;
         let address = match self.place(rounded, stream) {
             Some(address) => address,
             None => {
@@ -214,7 +222,7 @@ impl<D: Driver> Baseline for RmmArena<D> {
         block.address()
     }
 
-    /// If the host can't wait for the stream, the block is freed when it next waits for the device.
+    /// If the host can't wait for the stream, the block is freed by the next request.
     fn free(&mut self, block: RmmBlock) -> Result<(), TargetError> {
         self.live_bytes -= block.bytes;
         let freed = self.free_waiting(&block);

@@ -101,6 +101,14 @@ const ARENA_WHOLE_AMPLE: [Found; 13] = [
     found("t8_moe_train", 85_899_345_920, 1, [159_292, 0], 0x22b8_5074_cf58_b200, None),
 ];
 
+/// The arena on 80 GiB, all of which it has, compiled for size classes.
+#[rustfmt::skip]
+const ARENA_CLASSES: [Found; 3] = [
+    found("s6_random", 85_899_345_920, 1, [41_038, 0], 0x55fa_0a9b_d139_5300, None),
+    found("s7_streams", 85_899_345_920, 1, [92_400, 0], 0xffe0_5815_6da4_0000, None),
+    found("t7_serve_nopaging", 85_899_345_920, 1, [182_620, 0], 0x9a7b_7d3c_4194_0b00, None),
+];
+
 /// The pool on 1.02 times the live peak, with nothing to begin with.
 #[rustfmt::skip]
 const POOL_TIGHT: [Found; 13] = [
@@ -330,6 +338,7 @@ fn the_pool_does_what_rmm_does() {
 #[test]
 fn the_arena_does_what_rmm_does() {
     assert_figures(arena("initial:1"), "80GiB", &ARENA_WHOLE_AMPLE);
+    assert_figures(arena("initial:1,size_classes:true"), "80GiB", &ARENA_CLASSES);
 }
 
 #[test]

@@ -6,7 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concertina_baselines::{BfcConf, ConfError, DriverPoolConf, FixedConf, OptionsError, PytorchConf};
+use concertina_baselines::{
+    BfcConf, ConfError, DriverPoolConf, FixedConf, OptionsError, PytorchConf, RmmArenaConf, RmmPoolConf,
+};
 
 /// An allocator that traces can be replayed on, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +22,10 @@ pub enum AllocatorName {
     Pytorch(PytorchConf),
     /// `bfc`: TensorFlow's best fit with coalescing, with options after a colon.
     Bfc(BfcConf),
+    /// `rmm-pool`: RMM's `pool_memory_resource`.
+    RmmPool(RmmPoolConf),
+    /// `rmm-arena`: RMM's `arena_memory_resource`.
+    RmmArena(RmmArenaConf),
     /// `fixed`: one malloc of everything, cut up by hand, with options after a colon.
     Fixed(FixedConf),
     /// `concertina`: this project's allocator.
@@ -69,6 +75,8 @@ impl AllocatorName {
         Self::Pytorch(PytorchConf::native()),
         Self::Pytorch(PytorchConf::expandable()),
         Self::Bfc(BfcConf::growing()),
+        Self::RmmPool(RmmPoolConf::DEFAULT),
+        Self::RmmArena(RmmArenaConf::DEFAULT),
         Self::Fixed(FixedConf::all()),
         Self::Concertina,
         Self::OnMalloc,
@@ -91,6 +99,8 @@ impl AllocatorName {
             Self::Pytorch(_) => "pytorch",
             Self::Bfc(_) => "bfc",
             Self::Fixed(_) => "fixed",
+            Self::RmmPool(_) => "rmm-pool",
+            Self::RmmArena(_) => "rmm-arena",
             Self::Concertina => "concertina",
             Self::OnMalloc => "on-malloc",
         }
@@ -121,6 +131,8 @@ impl AllocatorName {
             Self::DriverPool(conf) => conf.to_string(),
             Self::Bfc(conf) => conf.to_string(),
             Self::Fixed(conf) => conf.to_string(),
+            Self::RmmPool(conf) => conf.to_string(),
+            Self::RmmArena(conf) => conf.to_string(),
             Self::Direct | Self::Concertina | Self::OnMalloc => String::new(),
         }
     }
@@ -153,6 +165,8 @@ impl FromStr for AllocatorName {
             Self::DriverPool(_) => known.read(options, Self::DriverPool),
             Self::Bfc(_) => known.read(options, Self::Bfc),
             Self::Fixed(_) => known.read(options, Self::Fixed),
+            Self::RmmPool(_) => known.read(options, Self::RmmPool),
+            Self::RmmArena(_) => known.read(options, Self::RmmArena),
             _ if options.is_empty() => Ok(known),
             _ => Err(AllocatorNameError::NoOptions(known.name())),
         }
@@ -212,6 +226,8 @@ mod tests {
             "driver-pool:opportunistic:false,release_threshold_mb:max",
             "bfc:allow_growth:false,memory_fraction:0.75",
             "fixed:memory_mb:4096",
+            "rmm-pool:initial:0.5,maximum:0.9",
+            "rmm-arena:initial:1,size_classes:true",
         ] {
             let allocator: AllocatorName = word.parse().expect("a name with options");
             assert_eq!(allocator.to_string(), word);
@@ -242,11 +258,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known =
-            "there are: direct, driver-pool, pytorch, pytorch-expandable, bfc, fixed, concertina, on-malloc";
+        let known = "there are: direct, driver-pool, pytorch, pytorch-expandable, bfc, rmm-pool, rmm-arena, fixed, concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");
+        let options = "there are: initial, maximum";
+        assert_eq!(said("rmm-pool:a:1"), format!("allocator `rmm-pool`: no option `a`; {options}"));
         assert!(said("pytorch:a:1").starts_with("allocator `pytorch`: no option `a`"));
         assert!(said("bfc:growth:1").starts_with("allocator `bfc`: no option `growth`"));
         assert!(said("pytorch:max_split_size_mb:2,concertina").ends_with("is at least 20, not 2"));

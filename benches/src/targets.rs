@@ -3,7 +3,7 @@
 //! Neighbours: `case` asks for it; `concertina_target`, `baseline_target` and `concertina_baselines` have the
 //! allocators. A new allocator is a name in `allocator_name` and an arm here.
 
-use concertina_baselines::{Bfc, Direct, DriverPool, Fixed, Pytorch};
+use concertina_baselines::{Bfc, Direct, DriverPool, Fixed, Pytorch, RmmArena, RmmPool};
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{Replay, ReplayReport};
 
@@ -38,6 +38,16 @@ pub(crate) fn replay<D: BenchDevice>(
         }
         AllocatorName::Fixed(conf) => {
             on(BaselineTarget::new(device, Fixed::new(device.driver().clone(), conf)), device, replay)
+        }
+        AllocatorName::RmmPool(conf) => {
+            let allocator =
+                RmmPool::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::RmmArena(conf) => {
+            let allocator =
+                RmmArena::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
         }
         AllocatorName::Concertina => {
             on(ConcertinaTarget::new(device, case.policy).map_err(failed)?, device, replay)

@@ -1,7 +1,7 @@
 //! What GPU programs would use instead of Concertina, as allocators that traces are replayed on.
 //!
-//! Main types: [`Baseline`], [`Direct`], [`DriverPool`], [`Pytorch`], [`Bfc`], [`Fixed`]. Neighbours: `concertina-trace` replays
-//! on them, the benches set them beside Concertina.
+//! Main types: [`Baseline`], [`Direct`], [`DriverPool`], [`Pytorch`], [`Bfc`], [`RmmPool`], [`RmmArena`], [`Fixed`].
+//! Neighbours: `concertina-trace` replays on them, the benches set them beside Concertina.
 //!
 //! | baseline | what it stands for | what is modelled |
 //! | --- | --- | --- |
@@ -10,6 +10,8 @@
 //! | [`Pytorch`] | PyTorch's caching allocator, native or with expandable segments, with its options | sizes, pools, places and driver calls, as its source has them |
 //! | [`Bfc`] | TensorFlow's and JAX's best fit with coalescing | sizes, places, mallocs, as its source has them |
 //! | [`Fixed`] | one malloc of everything, cut up by hand | best fit in steps of 256 bytes |
+//! | [`RmmPool`] | `pool_memory_resource` of RMM, the RAPIDS Memory Manager | lists, joining, growth, events and waits, places and driver calls, as its source has them |
+//! | [`RmmArena`] | `arena_memory_resource` of RMM | superblocks, places and waits of the host, as its source has them |
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +26,7 @@ mod main_stream;
 mod options;
 mod pool_error;
 pub mod pytorch;
+pub mod rmm;
 
 pub use baseline::Baseline;
 pub use bfc::Bfc;
@@ -40,3 +43,8 @@ pub use pytorch::error::PytorchError;
 pub use pytorch::rounding::Divisions;
 pub use pytorch::stats::{Level, PytorchStats};
 pub use pytorch::{Pytorch, PytorchBlock};
+pub use rmm::RmmBlock;
+pub use rmm::arena::RmmArena;
+pub use rmm::conf::{RmmArenaConf, RmmPoolConf};
+pub use rmm::error::RmmError;
+pub use rmm::pool::RmmPool;

@@ -91,7 +91,7 @@ cases! {
         short::growing_pairs;
     /// Small blocks between all large ones.
     Rmm1245 = "rmm1245", "https://github.com/rapidsai/rmm/issues/1245",
-        "256 to 512 KiB after each block of 2 to 16 MiB up to 84.5 GB, then down to 53.5 GB; then 132,870,728 bytes each; draws ours",
+        "1 to 32 of 256 to 512 KiB after each of 16 to 120 MiB up to 84.5 GB; large ones freed down to 53.5 GB; then 132,870,728 bytes each; large blocks and draws ours",
         scattered::small_between_large;
     /// A small odd first part.
     Rmm1664 = "rmm1664", "https://github.com/rapidsai/rmm/issues/1664",

@@ -20,17 +20,24 @@ const REQUEST_BYTES: u64 = 132_870_728;
 /// Seed of the sizes, and of which large blocks are freed.
 const SEED: u64 = 1_245;
 
-/// A small block lies behind each large one, so that no hole is larger than one large block.
+/// 1 to 32 small blocks lie behind each large one. They stay, so that no hole is larger than one large block.
 pub(super) fn small_between_large(trace: &mut Builder) -> Option<u64> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut large = Vec::new();
-    loop {
-        let bytes = [rng.random_range(2 * MIB..=16 * MIB), rng.random_range(256 * KIB..=512 * KIB)];
-        if trace.live_bytes() + bytes[0] + bytes[1] > TAKEN_BYTES {
-            break;
+    'fill: loop {
+        let smalls = rng.random_range(1..=32);
+        let small = std::iter::repeat_with(|| rng.random_range(256 * KIB..=512 * KIB)).take(smalls);
+        let small: Vec<u64> = small.collect();
+        let bytes = rng.random_range(16 * MIB..=120 * MIB);
+        for (number, bytes) in std::iter::once(bytes).chain(small).enumerate() {
+            if trace.live_bytes() + bytes > TAKEN_BYTES {
+                break 'fill;
+            }
+            let block = trace.allocate(bytes);
+            if number == 0 {
+                large.push(block);
+            }
         }
-        large.push(trace.allocate(bytes[0]));
-        trace.allocate(bytes[1]);
     }
     large.shuffle(&mut rng);
     while trace.live_bytes() > USED_BYTES

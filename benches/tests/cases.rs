@@ -206,6 +206,15 @@ fn other_allocators_show_what_the_reports_say() {
 }
 
 #[test]
+fn the_page_tells_the_story_of_each() {
+    let page = include_str!("../../docs/cases.md");
+    for case in PublicCase::ALL {
+        assert!(page.contains(&format!("\n## {case}\n")), "{case} has no story");
+        assert!(page.contains(case.report()), "{case}'s report is not linked");
+    }
+}
+
+#[test]
 fn direct_shows_that_the_memory_is_there_for_a_wait_at_every_free() {
     for case in PublicCase::ALL.iter().copied() {
         let outcome = run(&load(case), AllocatorName::Direct, TIGHT).outcome;

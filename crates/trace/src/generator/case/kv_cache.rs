@@ -65,7 +65,7 @@ pub(super) fn serve(trace: &mut Builder) -> Option<u64> {
     let mut arrived = 0;
     loop {
         while running.len() < RUNNING_AT_ONCE && arrived < REQUESTS {
-            if arrived % 100 == 0 {
+            if arrived.is_multiple_of(100) {
                 server.trace.mark(format!("request {}", arrived + 1));
             }
             running.push(server.prefill(arrived));
@@ -110,7 +110,7 @@ impl Server<'_> {
     }
 
     fn decode(&mut self, request: &mut Request) {
-        if request.tokens % TOKENS_PER_BLOCK == 0 {
+        if request.tokens.is_multiple_of(TOKENS_PER_BLOCK) {
             request.blocks.push(self.take_own());
         }
         request.tokens += 1;

@@ -51,6 +51,10 @@ impl<D: BenchDevice, A: Baseline<Stream = StreamOf<D>>> ReplayTarget for Baselin
         self.allocator.address(block)
     }
 
+    fn block_bytes(&self, block: &A::Block) -> Option<u64> {
+        self.allocator.block_bytes(block)
+    }
+
     fn free(&mut self, block: A::Block) -> Result<(), TargetError> {
         self.allocator.free(block)
     }

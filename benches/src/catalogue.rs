@@ -1,11 +1,13 @@
-//! What a run can choose from: the bundled traces, the policies of Concertina.
+//! What a run can choose from: the bundled traces, the public cases, the policies of Concertina.
 //!
 //! Main types: [`TraceFile`], [`PolicyName`]. Neighbours: `allocator_name` has the allocators; `case` runs what was
-//! chosen; the files are in `benches/traces`, their sources in its README.
+//! chosen; the files are in `benches/traces`, those of the public cases in `benches/traces/cases`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use concertina_trace::PublicCase;
 
 /// Full names of the bundled traces. The part before the first `_` is the short name.
 const BUNDLED: &[&str] = &[
@@ -35,10 +37,21 @@ pub struct TraceFile {
     path: PathBuf,
 }
 
+/// The word that stands for all public cases.
+const ALL_CASES: &str = "cases";
+
 /// A word that is neither the name of a bundled trace nor a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no trace `{0}`: neither a file nor one of the bundled traces ({list})", list = short_names())]
+#[error(
+    "no trace `{0}`: neither a file nor one of the bundled traces ({list}) nor a public case ({cases})",
+    list = short_names(),
+    cases = case_names()
+)]
 pub struct UnknownTrace(pub String);
+
+fn case_names() -> String {
+    PublicCase::ALL.iter().map(|case| case.name()).collect::<Vec<_>>().join(", ")
+}
 
 fn short_names() -> String {
     BUNDLED.iter().map(|name| short_name(name)).collect::<Vec<_>>().join(", ")
@@ -50,19 +63,44 @@ impl TraceFile {
         BUNDLED.iter().map(|name| Self::of_bundled(name)).collect()
     }
 
+    /// The public cases, in the order of their names.
+    pub fn cases() -> Vec<Self> {
+        PublicCase::ALL.iter().copied().map(Self::of_case).collect()
+    }
+
+    /// A public case.
+    pub fn of_case(case: PublicCase) -> Self {
+        Self::below("traces/cases", case.name())
+    }
+
     fn of_bundled(name: &str) -> Self {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+        Self::below("traces", name)
+    }
+
+    fn below(directory: &str, name: &str) -> Self {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
         Self { name: name.to_owned(), path: directory.join(format!("{name}.trace.zst")) }
     }
 
-    /// The bundled trace of this name, long (`t1_gpt2_train`) or short (`t1`), or else the file at this path, whose
-    /// name is then that of the file without `.trace` and `.zst`.
+    /// All that the word stands for: `cases` for the public cases, any other for what [`find`](Self::find) finds.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn find_all(word: &str) -> Result<Vec<Self>, UnknownTrace> {
+        if word == ALL_CASES { Ok(Self::cases()) } else { Self::find(word).map(|file| vec![file]) }
+    }
+
+    /// The bundled trace of this name, long (`t1_gpt2_train`) or short (`t1`), the public case of this name, or else
+    /// the file at this path, whose name is then that of the file without `.trace` and `.zst`.
     ///
     /// # Errors
     /// [`UnknownTrace`] if there is neither.
     pub fn find(word: &str) -> Result<Self, UnknownTrace> {
         if let Some(name) = BUNDLED.iter().find(|name| **name == word || short_name(name) == word) {
             return Ok(Self::of_bundled(name));
+        }
+        if let Some(case) = PublicCase::ALL.iter().find(|case| case.name() == word) {
+            return Ok(Self::of_case(*case));
         }
         let path = PathBuf::from(word);
         if !path.is_file() {
@@ -145,12 +183,12 @@ names! {
 
 #[cfg(test)]
 mod tests {
-    use super::{BUNDLED, PolicyName, TraceFile};
+    use std::path::Path;
 
-    #[test]
-    fn every_bundled_trace_is_there_and_none_is_forgotten() {
-        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/traces");
-        let mut found: Vec<String> = std::fs::read_dir(directory)
+    use super::{BUNDLED, PolicyName, PublicCase, TraceFile};
+
+    fn traces_in(directory: &str) -> Vec<String> {
+        let mut found: Vec<String> = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory))
             .expect("the directory of the traces")
             .filter_map(|entry| {
                 let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
@@ -158,7 +196,26 @@ mod tests {
             })
             .collect();
         found.sort();
-        assert_eq!(found, BUNDLED);
+        found
+    }
+
+    #[test]
+    fn every_bundled_trace_is_there_and_none_is_forgotten() {
+        assert_eq!(traces_in("traces"), BUNDLED);
+        let mut cases: Vec<&str> = PublicCase::ALL.iter().map(|case| case.name()).collect();
+        cases.sort_unstable();
+        assert_eq!(traces_in("traces/cases"), cases);
+    }
+
+    #[test]
+    fn public_cases_are_found_one_by_one_and_all_together() {
+        for (file, case) in TraceFile::cases().into_iter().zip(PublicCase::ALL) {
+            assert_eq!(TraceFile::find(case.name()), Ok(file.clone()));
+            assert_eq!(TraceFile::find_all(case.name()), Ok(vec![file]));
+        }
+        assert_eq!(TraceFile::find_all("cases"), Ok(TraceFile::cases()));
+        assert_eq!(TraceFile::find_all("t1"), TraceFile::find("t1").map(|file| vec![file]));
+        assert_eq!(TraceFile::find_all("t99"), TraceFile::find("t99").map(|file| vec![file]));
     }
 
     #[test]
@@ -177,6 +234,7 @@ mod tests {
     fn unknown_names_are_quoted_and_the_known_ones_listed() {
         let unknown = TraceFile::find("t99").expect_err("there is none").to_string();
         assert!(unknown.contains("`t99`") && unknown.contains("t1, t2"), "{unknown}");
+        assert!(unknown.contains("rmm35, rmm1245"), "{unknown}");
         let unknown = "greedy".parse::<PolicyName>().expect_err("none").to_string();
         assert_eq!(unknown, "no policy `greedy`; there are: lean, balanced");
     }

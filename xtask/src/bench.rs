@@ -34,13 +34,17 @@ pub(crate) use report::shortened;
   cargo xtask bench t7 --capacity 1.02x                 a device of 1.02 times what lives at once
   cargo xtask bench --min-capacity                      the smallest device that each allocator needs
   cargo xtask bench t1 --capacity 1.1x --largest        how much of what is free can be had at once
+  cargo xtask bench cases --capacity 1.02x              what went wrong for users of other allocators
+  cargo xtask bench rmm1245 vllm41268                   two of these cases
   cargo xtask bench s7 --work 1 --check                 with kernels on the streams, looking for races
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
   cargo xtask bench my.trace.zst --cost-table a100      a trace of your own
   cargo xtask bench t1 --device emulated-cuda           through the crate cuda, over an emulated libcuda
   cargo xtask bench t1 --device cuda                    on this machine's GPU")]
 pub(crate) struct BenchArgs {
-    /// Traces: names of bundled ones, long (t1_gpt2_train) or short (t1), or files [default: all bundled].
+    /// Traces: names of bundled ones, long (t1_gpt2_train) or short (t1), of public cases (docs/cases.md: kvcached359,
+    /// mlx3886, pytorch35901, pytorch96995, pytorch123548, pytorch172056, pytorch193400, pytorch-devlog, rmm35, rmm1245,
+    /// rmm1664, rmm1957, vllm41268, vllm52950, vpmm; `cases` for all of them), or files [default: all bundled].
     #[arg(value_name = "TRACES")]
     pub(crate) traces: Vec<String>,
 
@@ -216,7 +220,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
 fn load(words: &[String]) -> Result<Vec<LoadedTrace>, XtaskError> {
     let files = match words {
         [] => TraceFile::bundled(),
-        words => words.iter().map(|word| TraceFile::find(word)).collect::<Result<_, _>>()?,
+        words => words.iter().map(|word| TraceFile::find_all(word)).collect::<Result<Vec<_>, _>>()?.concat(),
     };
     files.iter().map(|file| Ok(LoadedTrace::open(file.path())?)).collect()
 }

@@ -30,6 +30,11 @@ pub trait Baseline {
     /// Where the block begins.
     fn address(&self, block: &Self::Block) -> Address;
 
+    /// Bytes that the block takes of the allocator's, rounding included, if it is one that knows.
+    fn block_bytes(&self, _block: &Self::Block) -> Option<u64> {
+        None
+    }
+
     /// Frees the block in the order of the stream that it was allocated on.
     ///
     /// # Errors

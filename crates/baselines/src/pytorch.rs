@@ -256,6 +256,10 @@ impl<D: Driver> Baseline for Pytorch<D> {
         block.address()
     }
 
+    fn block_bytes(&self, block: &PytorchBlock) -> Option<u64> {
+        Some(self.blocks.at(block.id).bytes)
+    }
+
     fn free(&mut self, block: PytorchBlock) -> Result<(), TargetError> {
         Ok(Self::free(self, block)?)
     }

@@ -1,9 +1,10 @@
 //! Traces made by rule and seed, for the question at hand and for readers who want to follow one by hand.
 //!
-//! Main types: [`Generator`], [`GeneratorOptions`], [`GeneratorError`]. Neighbours: each kind has its file below;
+//! Main types: [`Generator`], [`PublicCase`], [`GeneratorOptions`], [`GeneratorError`]. Neighbours: each kind has its file below;
 //! `writer` stores what they make, `loaded` replays it.
 
 mod builder;
+mod case;
 mod draw;
 mod examples;
 mod holes;
@@ -17,6 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::reader::Trace;
+pub use case::PublicCase;
 
 /// A kind of made trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,12 +35,14 @@ pub enum Generator {
     SmallHoles,
     /// Log-uniform sizes, exponential lifetimes.
     Random,
+    /// What went wrong for users of another allocator.
+    Case(PublicCase),
 }
 
 /// What can be chosen of a made trace. The same choice gives the same trace, on every machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeneratorOptions {
-    /// Seed of the random numbers. The three examples use none.
+    /// Seed of the random numbers. The three examples and the public cases use none.
     pub seed: u64,
     /// Length in [`Generator::length_unit`]; none for [`Generator::default_length`].
     pub length: Option<u64>,
@@ -83,12 +87,15 @@ impl fmt::Display for Names {
         for (at, generator) in Generator::ALL.iter().enumerate() {
             write!(f, "{}{generator}", if at == 0 { "" } else { ", " })?;
         }
+        for (at, case) in PublicCase::ALL.iter().enumerate() {
+            write!(f, "{}{case}", if at == 0 { ", or a public case: " } else { ", " })?;
+        }
         Ok(())
     }
 }
 
 impl Generator {
-    /// Every kind.
+    /// Every kind but the public cases, of which [`PublicCase::ALL`] has the list.
     pub const ALL: [Self; 6] = [
         Self::Middle,
         Self::BigThenAlternate,
@@ -107,6 +114,7 @@ impl Generator {
             Self::NlpDynamic => "nlp-dynamic",
             Self::SmallHoles => "small-holes",
             Self::Random => "random",
+            Self::Case(case) => case.name(),
         }
     }
 
@@ -121,13 +129,14 @@ impl Generator {
             Self::NlpDynamic => "training of an 8-layer encoder, each step with its own batch and length",
             Self::SmallHoles => "hundreds of holes of at most 30 MiB, then 512 MiB; then the pattern again",
             Self::Random => "log-uniform sizes, exponential lifetimes, one block of fifty long-lived",
+            Self::Case(case) => case.description(),
         }
     }
 
     /// What the length of the trace counts; none where it is fixed.
     pub const fn length_unit(self) -> Option<&'static str> {
         match self {
-            Self::Middle | Self::BigThenAlternate | Self::ThreeHoles => None,
+            Self::Middle | Self::BigThenAlternate | Self::ThreeHoles | Self::Case(_) => None,
             Self::NlpDynamic => Some("steps"),
             Self::SmallHoles => Some("holes"),
             Self::Random => Some("events"),
@@ -137,7 +146,7 @@ impl Generator {
     /// The length if none is chosen; 0 where it is fixed.
     pub const fn default_length(self) -> u64 {
         match self {
-            Self::Middle | Self::BigThenAlternate | Self::ThreeHoles => 0,
+            Self::Middle | Self::BigThenAlternate | Self::ThreeHoles | Self::Case(_) => 0,
             Self::NlpDynamic => 1_500,
             Self::SmallHoles => 320,
             Self::Random => 200_000,
@@ -147,7 +156,7 @@ impl Generator {
     /// The longest: about a hundred million events, some gigabytes in memory.
     const fn longest(self) -> u64 {
         match self {
-            Self::Middle | Self::BigThenAlternate | Self::ThreeHoles => 0,
+            Self::Middle | Self::BigThenAlternate | Self::ThreeHoles | Self::Case(_) => 0,
             Self::NlpDynamic => 500_000,
             Self::SmallHoles => 10_000_000,
             Self::Random => 100_000_000,
@@ -169,6 +178,7 @@ impl Generator {
             Self::NlpDynamic => nlp::nlp_dynamic(&mut rng, seed, length),
             Self::SmallHoles => holes::small_holes(&mut rng, seed, length),
             Self::Random => random::random(&mut rng, seed, length),
+            Self::Case(case) => case.generate(),
         })
     }
 
@@ -196,6 +206,7 @@ impl FromStr for Generator {
     fn from_str(name: &str) -> Result<Self, GeneratorError> {
         Self::ALL
             .into_iter()
+            .chain(PublicCase::ALL.iter().copied().map(Self::Case))
             .find(|generator| generator.name() == name)
             .ok_or_else(|| GeneratorError::UnknownName { found: name.to_owned() })
     }

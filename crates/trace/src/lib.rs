@@ -29,7 +29,7 @@ mod writer;
 pub use checker::{BlockPlace, Violation, ViolationKind};
 pub use device::ReplayDevice;
 pub use event::{Event, Letter};
-pub use generator::{Generator, GeneratorError, GeneratorOptions};
+pub use generator::{Generator, GeneratorError, GeneratorOptions, PublicCase};
 pub use header::Header;
 pub use latency::Latencies;
 pub use lines::{Encoding, MAX_LINE_BYTES};

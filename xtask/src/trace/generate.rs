@@ -19,7 +19,8 @@ use crate::error::XtaskError;
 
 The same kind, seed and length give the same trace on every machine.")]
 pub(crate) struct GenerateArgs {
-    /// Which generator: middle, big-then-alternate, three-holes, nlp-dynamic, small-holes or random.
+    /// Which generator: middle, big-then-alternate, three-holes, nlp-dynamic, small-holes, random, or the name of a
+    /// public case (docs/cases.md).
     #[arg(value_name = "KIND")]
     kind: Generator,
     /// The seed of the random numbers.

@@ -1,6 +1,8 @@
-//! Public reports of what went wrong for users of other allocators, as sequences of requests.
+//! Public reports of what went wrong for users of other allocators, as sequences of requests: what a replay of the public
+//! cases among the traces does not show, such as limits, refusals and addresses.
 //!
-//! Neighbours: `givebacks` has the one about a mapping that fails part-way. Each names its report; sizes are in bytes.
+//! Neighbours: `givebacks` has the one about a mapping that fails part-way; `benches/tests/cases.rs` has the traces. Each
+//! names its report; sizes are in bytes.
 
 use concertina::{Allocation, Allocator, Config, Error, Layout, Policy, Stream};
 use concertina_emulator::{Emulator, EmulatorConfig};
@@ -50,30 +52,6 @@ impl Case {
 
 const POLICIES: [Policy; 2] = [Policy::Lean, Policy::Balanced];
 
-/// pytorch #35901: a large segment, free again, is cut for small blocks; the next large request can use neither it nor
-/// a second one. A cache without remapping needs near 23.9 GB for this.
-#[test]
-fn a_large_block_comes_back_though_small_ones_were_cut_from_its_place() {
-    let live_bytes = 12_756_899_389;
-    for policy in POLICIES {
-        let case = Case::on(live_bytes * 1003 / 1000, policy);
-        let weights = case.allocate(638_951_997);
-        drop(case.allocate(11_643_387_904));
-        let mut kept = Vec::new();
-        let mut passing = Vec::new();
-        for _ in 0..17 {
-            kept.push(case.allocate(16_515_072));
-            passing.push(case.allocate(18_191_360));
-            kept.push(case.allocate(11_400_192));
-        }
-        drop(passing);
-        let again = case.allocate(11_643_387_904);
-        assert_eq!(case.allocator.stats().live_bytes, live_bytes);
-        drop((weights, kept, again));
-        case.end();
-    }
-}
-
 /// pytorch #123548: expandable segments with a largest split: under pressure a mapped block is returned by the wrong
 /// call.
 #[test]
@@ -87,17 +65,6 @@ fn a_device_is_filled_to_the_last_block_and_refuses_the_next_one() {
         assert!(refused.as_ref().is_err_and(Error::is_out_of_memory), "{refused:?}");
         assert_eq!(case.allocator.stats().live_blocks, 223);
         drop(blocks);
-        case.end();
-    }
-}
-
-/// rmm #1957: a pool with an initial part can't give one block of its maximum, since parts do not join.
-#[test]
-fn what_is_there_from_the_start_joins_what_comes_later() {
-    for policy in POLICIES {
-        let case = Case::on(2 * GIB, policy);
-        drop(case.allocate(512 * MIB));
-        drop(case.allocate(2 * GIB));
         case.end();
     }
 }
@@ -199,4 +166,64 @@ fn scarce_addresses_get_smaller_reservations() {
         drop((blocks, other));
         case.end();
     }
+}
+
+/// Addresses that the user's part of a process has.
+const ADDRESSES: u64 = 128 << 40;
+/// Eight of these are in the machine.
+const DEVICE: u64 = 192 * GIB;
+
+/// pytorch pull request 192269: 9/8 of the device are reserved for each stream, on eight devices. 75 streams leave no
+/// room for another.
+#[test]
+fn streams_on_eight_devices_leave_addresses() {
+    assert_eq!(ADDRESSES / (8 * (DEVICE + DEVICE / 8)), 75);
+    let mut reserved = 0;
+    for policy in [Policy::Lean, Policy::Balanced].repeat(4) {
+        let case = Case::on(DEVICE, policy);
+        let streams: Vec<_> =
+            (0..100).map(|_| case.allocator.register_stream(case.device.stream())).collect();
+        let mut blocks: Vec<Block> = Vec::new();
+        for stream in &streams {
+            blocks.push(case.allocator.allocate(Layout::new(MIB), stream).unwrap());
+            blocks.push(case.allocator.allocate(Layout::new(16 * MIB), stream).unwrap());
+        }
+        reserved += case.device.counts().reserved_peak_bytes;
+        drop((blocks, streams));
+        case.end();
+    }
+    // A sixteenth of the device for large blocks and a 128th for small ones: a thousand streams would do.
+    assert_eq!(reserved, 8 * 100 * (DEVICE / 16 + DEVICE / 128));
+    assert!(10 * reserved < ADDRESSES, "{reserved} bytes of addresses");
+}
+
+/// The same where there are too few addresses for all streams: reservations get smaller first, down to what is asked
+/// for, and then the error says what is short and what to do.
+#[test]
+fn streams_that_use_up_the_addresses_are_told() {
+    let config = EmulatorConfig { address_space_bytes: GIB, ..EmulatorConfig::default() };
+    let case = Case::new(config, Config::default());
+    let mut streams = Vec::new();
+    let mut blocks = Vec::new();
+    let refused = loop {
+        let stream = case.allocator.register_stream(case.device.stream());
+        match case.allocator.allocate(Layout::new(2 * MIB), &stream) {
+            Ok(block) => blocks.push(block),
+            Err(error) => break error,
+        }
+        streams.push(stream);
+    };
+    // A sixteenth of the device is 5 GiB; of its halves, 640, 320, 40, 20 and 4 MiB find room, in this order.
+    assert_eq!((640 + 320 + 40 + 20 + 4) * MIB, GIB);
+    assert_eq!(blocks.len(), 5);
+    assert_eq!(case.device.counts().reserved_bytes, GIB);
+    let text = refused.to_string();
+    assert!(refused.is_out_of_memory() && text.contains("no addresses or mappings left"), "{text}");
+    assert!(text.ends_with("trim, or use fewer streams"), "{text}");
+    // A stream that goes leaves its addresses to others.
+    drop((blocks.pop(), streams.pop()));
+    let stream = case.allocator.register_stream(case.device.stream());
+    blocks.push(case.allocator.allocate(Layout::new(2 * MIB), &stream).unwrap());
+    drop((blocks, streams, stream));
+    case.end();
 }

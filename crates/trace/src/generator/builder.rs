@@ -23,7 +23,7 @@ impl BlockId {
     }
 }
 
-/// A trace under construction, on the default stream. IDs start at 1; the lowest free one is given first.
+/// A trace under construction. IDs start at 1; the lowest free one is given first.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     events: Vec<Event>,
@@ -39,8 +39,13 @@ impl Builder {
         Self { next_id: 1, ..Self::default() }
     }
 
-    /// `bytes` must be 1 or more.
+    /// On the default stream. `bytes` must be 1 or more.
     pub(super) fn allocate(&mut self, bytes: u64) -> BlockId {
+        self.allocate_on(bytes, 0)
+    }
+
+    /// `bytes` must be 1 or more.
+    pub(super) fn allocate_on(&mut self, bytes: u64, stream: u32) -> BlockId {
         let id = match self.freed_ids.pop() {
             Some(Reverse(id)) => id,
             None => {
@@ -50,7 +55,7 @@ impl Builder {
         };
         self.live_bytes += bytes;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
-        self.events.push(Event::Allocate { id, bytes, stream: 0 });
+        self.events.push(Event::Allocate { id, bytes, stream });
         BlockId { id, bytes }
     }
 
@@ -58,6 +63,25 @@ impl Builder {
         self.live_bytes -= block.bytes;
         self.freed_ids.push(Reverse(block.id));
         self.events.push(Event::Free { id: block.id });
+    }
+
+    /// The host waits for the stream.
+    pub(super) fn synchronize(&mut self, stream: u32) {
+        self.events.push(Event::Synchronize { stream: Some(stream) });
+    }
+
+    /// The host waits for the device.
+    pub(super) fn synchronize_device(&mut self) {
+        self.events.push(Event::Synchronize { stream: None });
+    }
+
+    pub(super) fn release_cached(&mut self) {
+        self.events.push(Event::ReleaseCached);
+    }
+
+    /// Bytes that are live now.
+    pub(super) const fn live_bytes(&self) -> u64 {
+        self.live_bytes
     }
 
     pub(super) fn mark(&mut self, label: impl Into<Box<str>>) {

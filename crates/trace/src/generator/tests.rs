@@ -144,7 +144,8 @@ fn names_and_lengths_are_checked() {
     assert_eq!(
         error,
         "unknown generator \"rando\": expected one of middle, big-then-alternate, three-holes, nlp-dynamic, \
-         small-holes, random"
+         small-holes, random, or a public case: kvcached359, mlx3886, pytorch35901, pytorch96995, pytorch123548, \
+         pytorch172056, pytorch193400, pytorch-devlog, rmm35, rmm1245, rmm1664, rmm1957, vllm41268, vllm52950, vpmm"
     );
     let fixed = Generator::Middle.generate(&GeneratorOptions { seed: 0, length: Some(5) });
     assert_eq!(fixed, Err(GeneratorError::FixedLength { generator: Generator::Middle, length: 5 }));

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use concertina_trace::{Encoding, Generator, GeneratorOptions, LoadedTrace, Trace, TraceReader, TraceStat};
+use concertina_trace::{
+    Encoding, Generator, GeneratorOptions, LoadedTrace, PublicCase, Trace, TraceReader, TraceStat,
+};
 
 fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/traces"))
@@ -59,5 +61,14 @@ fn the_made_examples_are_the_bundled_ones() {
         let made = generator.generate(&GeneratorOptions::default()).unwrap();
         assert_eq!(made.events, bundled.events, "{generator}");
         assert_eq!(made.header.number("capacity"), bundled.header.number("capacity"), "{generator}");
+    }
+}
+
+/// `cargo xtask trace gen NAME --out benches/traces/cases/NAME.trace.zst` makes such a file.
+#[test]
+fn the_public_cases_are_what_their_rules_make() {
+    for case in PublicCase::ALL {
+        let bundled = Trace::open(&folder().join(format!("cases/{case}.trace.zst"))).unwrap();
+        assert!(bundled == case.generate(), "{case}");
     }
 }

@@ -44,7 +44,10 @@ fn a_frame_counts_once_and_where_its_live_bytes_are() {
     let start = base.get();
     // 100 bytes of page 2, and a block across the border of 5 into what is not mapped.
     let picture = picture(&device, &[(start + 6 * PAGE - 10, 30), (start + 2 * PAGE, 100)]);
-    assert_eq!((picture.mapped_bytes, picture.reserved_bytes, picture.live_bytes()), (4 * PAGE, 16 * PAGE, 130));
+    assert_eq!(
+        (picture.mapped_bytes, picture.reserved_bytes, picture.live_bytes()),
+        (4 * PAGE, 16 * PAGE, 130)
+    );
     let expected = [
         (0, 0, PageState::Stale),
         (1, 0, PageState::Idle),
@@ -65,8 +68,12 @@ fn small_mallocs_share_a_page_and_large_ones_fill_theirs() {
     device.free(other).expect("live");
     let picture = picture(&device, &[(small.get(), 1000), (large.get() + PAGE, 5)]);
     let pages = picture.pages(PAGE);
-    let expected =
-        [(0, 1000, PageState::Live), (1, 0, PageState::Idle), (2, 5, PageState::Live), (3, 0, PageState::Idle)];
+    let expected = [
+        (0, 1000, PageState::Live),
+        (1, 0, PageState::Idle),
+        (2, 5, PageState::Live),
+        (3, 0, PageState::Idle),
+    ];
     assert_eq!(told(&pages, small), expected);
     assert_eq!(picture.mapped_bytes, 4 * PAGE);
 }

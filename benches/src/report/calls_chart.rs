@@ -7,6 +7,7 @@ use maud::{Markup, html};
 
 use super::axis::{Scale, count_ticks};
 use super::chart::{Chart, ChartKind, Drawing, Format, Key, Sign, both};
+use super::label;
 use super::member::Member;
 use crate::number::count;
 
@@ -86,7 +87,7 @@ fn row(bar: &Bar<'_, '_>, top: f64, x: Scale, format: Format) -> Markup {
     html! {
         @match format {
             Format::Wide => text.label.right x=(x.at(0.0) - 12.0) y=(bar_top + 13.5) { (bar.member.short_name()) },
-            Format::Narrow => text.label x="0" y=(top + 15.0) { (name) },
+            Format::Narrow => text.label x="0" y=(top + 15.0) { (label::short(name, 44)) },
         }
         @for (index, call, calls, start, end) in parts {
             @let told = format!("{name}: {}: {} of {} calls", call.name(), count(calls), count(bar.sum()));

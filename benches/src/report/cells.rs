@@ -181,7 +181,7 @@ mod tests {
             };
             Some(PicturePage { number: 100 + number, live_bytes, state })
         };
-        (0..).zip(letters.chars()).filter_map(page).collect()
+        (0_u64..).zip(letters.chars()).filter_map(page).collect()
     }
 
     /// Cells by letters: held ones as live pages and idle pages, others as signs with the length of their run.

@@ -24,7 +24,7 @@ const LINE: f64 = 15.0;
 pub(super) fn chart(members: &[Member<'_>], marks: &[Mark]) -> Option<Chart> {
     let curves = Curves::of(members, marks)?;
     let (wide, narrow) = both(|format| curves.draw(format));
-    let live = Key { class: "liveline".to_owned(), sign: Sign::Line, text: "live, as asked".to_owned() };
+    let live = Key { class: "live".to_owned(), sign: Sign::Square, text: "live, as asked".to_owned() };
     let mapped = members.iter().map(|member| Key {
         class: member.hue.class(),
         sign: Sign::Line,

@@ -39,11 +39,11 @@ pub(super) fn page(report: &Report, sections: &[Section<'_>]) -> Markup {
                     (what_was_run(report, sections))
                 }
                 main {
+                    (legend())
                     @if sections.len() > 1 {
                         section.card #overview {
                             h2 { "All traces" }
                             (tables::overview(sections))
-                            (legend())
                         }
                     }
                     @for section in sections { (trace(section)) }
@@ -139,7 +139,6 @@ fn trace(section: &Section<'_>) -> Markup {
                 (bytes(most("/capacity_bytes")))
             }
             (tables::figures(section))
-            (legend())
             (tables::failures(members))
             @for chart in section.charts() { (chart.figure(&section.trace.name)) }
             details {

@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use super::axis::{Scale, ticks};
 use super::chart::{Chart, ChartKind, Drawing, Format, both};
+use super::label;
 use super::member::Member;
 
 /// The chart of the peaks of mapped over live bytes.
@@ -77,7 +78,7 @@ fn row(bar: &Bar<'_, '_>, title: &str, top: f64, x: Scale, format: Format) -> Ma
             title { (told) }
             @match format {
                 Format::Wide => text.label.right x=(start - 12.0) y=(bar_top + 13.5) { (bar.member.short_name()) },
-                Format::Narrow => text.label x="0" y=(top + 15.0) { (bar.member.name) },
+                Format::Narrow => text.label x="0" y=(top + 15.0) { (label::short(&bar.member.name, 44)) },
             }
             rect class=(format!("fill {}", bar.member.hue.class())) x=(start) y=(bar_top)
                 width=(((end - start).max(2.0) * 10.0).round() / 10.0) height=(thick) rx="1.5" {}

@@ -41,10 +41,13 @@ fn heads(members: &[Member<'_>]) -> Markup {
     html! {
         @for member in members {
             th scope="col" {
-                svg.swatch width="10" height="10" viewBox="0 0 10 10" aria-hidden="true" {
-                    rect class=(format!("fill {}", member.hue.class())) width="10" height="10" rx="2" {}
+                span.head {
+                    svg width="10" height="10" viewBox="0 0 10 10" aria-hidden="true" {
+                        rect class=(format!("fill {}", member.hue.class())) width="10" height="10" rx="2" {}
+                    }
+                    // Names with options may break behind each.
+                    span { @for part in member.name.split_inclusive([':', ',']) { (part) wbr; } }
                 }
-                (member.name)
             }
         }
     }
@@ -60,7 +63,7 @@ pub(super) fn overview(sections: &[Section<'_>]) -> Markup {
             tbody {
                 @for section in sections {
                     tr data-trace=(section.slug) {
-                        th scope="row" { a href=(format!("#{}", section.slug)) { (label::clean(&section.trace.name)) } }
+                        th scope="row" { a href=(format!("#{}", section.slug)) { (label::short(&section.trace.name, 48)) } }
                         @for (figured, member) in OVERVIEW.row(&section.members).iter().zip(&section.members) {
                             (cell(OVERVIEW.key(), figured.as_ref(), member.completed()))
                         }

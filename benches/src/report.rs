@@ -76,19 +76,24 @@ struct Section<'a> {
 impl Report {
     /// The page: one HTML document that needs nothing else.
     pub fn page(&self) -> String {
-        page::page(self, &self.sections()).into_string()
+        let hues = self.hues();
+        page::page(self, &self.sections(&hues), &hues).into_string()
     }
 
     /// Every chart of the page as a file.
     pub fn chart_files(&self) -> Vec<ChartFile> {
+        let hues = self.hues();
+        let options = hues.numbered().into_iter().enumerate();
+        let options: String = options.map(|(index, name)| format!(" #{}: {name}.", index + 1)).collect();
         let of_section = |section: &Section<'_>| {
-            let file = |chart: Chart| ChartFile {
-                name: file_name(&section.slug, chart.kind.name()),
-                svg: chart.standalone(&section.trace.name),
+            let file = |mut chart: Chart| {
+                chart.note.push_str(&options);
+                let svg = chart.standalone(&section.trace.name);
+                ChartFile { name: file_name(&section.slug, chart.kind.name()), svg }
             };
             section.charts().into_iter().map(file).collect::<Vec<_>>()
         };
-        self.sections().iter().flat_map(of_section).collect()
+        self.sections(&hues).iter().flat_map(of_section).collect()
     }
 
     /// The names of the files that will be there in any case, one a trace: to see beforehand that they can be written.
@@ -97,10 +102,13 @@ impl Report {
         slugs(traces).iter().map(|slug| file_name(slug, name)).collect()
     }
 
-    fn sections(&self) -> Vec<Section<'_>> {
+    fn hues(&self) -> HueBook {
+        HueBook::of(self.traces.iter().flat_map(|trace| &trace.cases).map(|case| &case.outcome))
+    }
+
+    fn sections(&self, hues: &HueBook) -> Vec<Section<'_>> {
         let slugs = slugs(self.traces.iter().map(|trace| trace.name.as_str()));
-        let hues = HueBook::of(self.traces.iter().flat_map(|trace| &trace.cases).map(|case| &case.outcome));
-        let section = |(trace, slug): (_, _)| Section { trace, slug, members: Member::all(trace, &hues) };
+        let section = |(trace, slug): (_, _)| Section { trace, slug, members: Member::all(trace, hues) };
         self.traces.iter().zip(slugs).map(section).collect()
     }
 }

@@ -188,7 +188,7 @@ impl Chart {
                 width=(Unit(all_width)) height=(Unit(all_height))
                 viewBox=(format!("0 0 {} {}", Unit(all_width), Unit(all_height))) {
                 title { (self.title) ": " (trace) }
-                desc { (self.note) }
+                desc { (label::clean(&self.note)) }
                 style { (PreEscaped(sheet())) }
                 rect.paper width="100%" height="100%" {}
                 text.title x=(MARGIN) y="34" { (label::short(&format!("{trace}: {}", self.title), 90)) }

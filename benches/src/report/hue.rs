@@ -7,10 +7,13 @@
 
 use std::fmt::Write as _;
 
+use super::label;
 use crate::outcome::Outcome;
 
 /// Number of hues for allocators.
 const HUES: usize = 8;
+/// Most characters of a name with its options.
+const LONGEST_NAME: usize = 30;
 /// Numbers of hues that some allocators have wherever they appear.
 const GREY: usize = 7;
 const SKY: usize = 5;
@@ -98,6 +101,9 @@ pub(super) struct Hue {
 }
 
 impl Hue {
+    /// Concertina's.
+    pub(super) const FIRST: Self = Self { index: 0 };
+
     /// The class of its colour, and the one that dashes its lines where all colours are taken.
     pub(super) fn class(self) -> String {
         let dashed = if self.index < HUES { "" } else { " dashed" };
@@ -138,12 +144,38 @@ impl HueBook {
         let same = |((allocator, policy), _): &&((String, Option<String>), Hue)| {
             *allocator == outcome.allocator && *policy == outcome.policy
         };
-        self.taken.iter().find(same).map_or(Hue { index: 0 }, |(_, hue)| *hue)
+        self.taken.iter().find(same).map_or(Hue::FIRST, |(_, hue)| *hue)
     }
 
-    /// Whether the allocator has cases of several policies.
-    pub(super) fn has_policies(&self, allocator: &str) -> bool {
-        self.taken.iter().filter(|((other, _), _)| other == allocator).count() > 1
+    /// What the case is called in tables and charts: its allocator, and its policy where there are several. Long options
+    /// have a number in their place.
+    pub(super) fn name(&self, outcome: &Outcome) -> String {
+        let allocator = &outcome.allocator;
+        let number = self.numbered().into_iter().position(|other| other == allocator);
+        let name = match number {
+            Some(index) => format!("{}#{}", allocator.split(':').next().unwrap_or_default(), index + 1),
+            None => allocator.clone(),
+        };
+        let policies = self.taken.iter().filter(|((other, _), _)| other == allocator).count();
+        let name = match &outcome.policy {
+            Some(policy) if policies > 1 => format!("{name} ({policy})"),
+            _ => name,
+        };
+        label::clean(&name).into_owned()
+    }
+
+    /// The allocators whose names have numbers instead of options, in the order of the numbers from 1.
+    pub(super) fn numbered(&self) -> Vec<&str> {
+        let mut numbered: Vec<&str> = Vec::new();
+        for ((allocator, _), _) in &self.taken {
+            if allocator.contains(':')
+                && allocator.chars().count() > LONGEST_NAME
+                && !numbered.contains(&allocator.as_str())
+            {
+                numbered.push(allocator);
+            }
+        }
+        numbered
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Observed, TraceReport, label};
 
 /// One case of a trace.
 pub(super) struct Member<'a> {
-    /// The allocator, with its options, and its policy where there are several. Cleaned.
+    /// The allocator, with its options or their number, and its policy where there are several. Cleaned.
     pub(super) name: String,
     /// Its colour.
     pub(super) hue: Hue,
@@ -29,11 +29,8 @@ impl<'a> Member<'a> {
 
     fn new(case: &'a Observed, hues: &HueBook) -> Self {
         let outcome = &case.outcome;
-        let policy = outcome.policy.as_deref().filter(|_| hues.has_policies(&outcome.allocator));
-        let name = label::clean(&outcome.allocator);
-        let name = policy.map_or_else(|| name.to_string(), |policy| format!("{name} ({policy})"));
         Self {
-            name,
+            name: hues.name(outcome),
             hue: hues.hue(outcome),
             // Text keys and numbers: nothing in an outcome can fail here, and without figures cells are empty.
             figures: serde_json::to_value(outcome).unwrap_or_default(),
@@ -41,9 +38,15 @@ impl<'a> Member<'a> {
         }
     }
 
+    /// A case with these figures and nothing else.
+    #[cfg(test)]
+    pub(super) fn of_figures(name: &str, figures: Value) -> Self {
+        Self { name: name.to_owned(), hue: Hue::FIRST, figures, observation: None }
+    }
+
     /// The name, short enough to stand beside a chart.
     pub(super) fn short_name(&self) -> String {
-        label::short(&self.name, 24)
+        label::short(&self.name, 22)
     }
 
     /// The value at a JSON pointer (RFC 6901), none if it is not there or null.

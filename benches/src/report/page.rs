@@ -5,7 +5,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::STYLE;
-use super::hue::{self, DARK, LIGHT};
+use super::hue::{self, DARK, HueBook, LIGHT};
 use super::member::Member;
 use super::{Report, Section, label, tables};
 use crate::number::{bytes, count};
@@ -17,7 +17,7 @@ const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// The whole page.
-pub(super) fn page(report: &Report, sections: &[Section<'_>]) -> Markup {
+pub(super) fn page(report: &Report, sections: &[Section<'_>], hues: &HueBook) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -39,6 +39,9 @@ pub(super) fn page(report: &Report, sections: &[Section<'_>]) -> Markup {
                     (what_was_run(report, sections))
                 }
                 main {
+                    @for (index, allocator) in hues.numbered().into_iter().enumerate() {
+                        p.legend { b { "#" (index + 1) } ": " (label::clean(allocator)) }
+                    }
                     (legend())
                     @if sections.len() > 1 {
                         section.card #overview {

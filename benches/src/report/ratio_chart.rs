@@ -86,3 +86,31 @@ fn row(bar: &Bar<'_, '_>, title: &str, top: f64, x: Scale, format: Format) -> Ma
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::min_capacity;
+    use crate::report::member::Member;
+
+    #[test]
+    fn bars_are_as_long_as_what_is_above_1() {
+        let members = [
+            Member::of_figures("a", json!({"completed": true, "min_capacity_over_live": 1.1})),
+            Member::of_figures("b", json!({"completed": true, "min_capacity_over_live": 1.2})),
+            Member::of_figures("c", json!({"completed": true, "min_capacity_over_live": null})),
+        ];
+        let chart = min_capacity(&members).expect("somebody searched");
+        let drawn = chart.wide.body.into_string();
+        // 700 units from 1 to the most: half of them, all of them.
+        for bar in ["x=\"170\" y=\"7\" width=\"350\"", "x=\"170\" y=\"37\" width=\"700\""] {
+            assert!(drawn.contains(bar), "{bar}: {drawn}");
+        }
+        for text in ["a: minimum capacity over live: 1.1000", "c: minimum capacity over live: none found"] {
+            assert!(drawn.contains(text), "{text}: {drawn}");
+        }
+        let nobody = [Member::of_figures("a", json!({"completed": true}))];
+        assert!(min_capacity(&nobody).is_none());
+    }
+}

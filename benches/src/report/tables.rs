@@ -12,12 +12,17 @@ use super::metric::{Figured, Metric, OVERVIEW};
 use super::{Section, label};
 use crate::number::{bytes, count};
 
+/// What the table of the memory map shows.
+const MAP: &str = "Memory at that moment. Pages with live bytes, idle pages and what no address leads to are all that is mapped.";
 /// Most marks in a table; of more, some at equal distances.
 const MARKS: usize = 200;
 
-/// A table in a box of its own that scrolls if it is too wide, as people with a keyboard can.
-fn boxed(name: &str, table: &Markup) -> Markup {
-    html! { div.box tabindex="0" role="region" aria-label=(name) { (table) } }
+/// A table with what it shows, in a box of its own that scrolls if it is too wide, as people with a keyboard can.
+fn boxed(name: &str, caption: &str, table: &Markup) -> Markup {
+    html! {
+        @if !caption.is_empty() { p.caption { (caption) } }
+        div.box tabindex="0" role="region" aria-label=(name) { (table) }
+    }
 }
 
 /// One figure. The best has a sign, too: not all see colours.
@@ -58,7 +63,6 @@ pub(super) fn overview(sections: &[Section<'_>]) -> Markup {
     let first = sections.first().map_or(&[][..], |section| &section.members);
     let table = html! {
         table.figures data-table="overview" {
-            caption { "Peak of physical memory over the peak of live bytes, for every trace. 1 is the least that is possible." }
             thead { tr { th scope="col" { "trace" } (heads(first)) } }
             tbody {
                 @for section in sections {
@@ -72,7 +76,11 @@ pub(super) fn overview(sections: &[Section<'_>]) -> Markup {
             }
         }
     };
-    boxed("Overview", &table)
+    boxed(
+        "Overview",
+        "Peak of physical memory over the peak of live bytes. 1 is the least that is possible.",
+        &table,
+    )
 }
 
 /// The figures of one trace: a row a metric, a column a case.
@@ -80,7 +88,6 @@ pub(super) fn figures(section: &Section<'_>) -> Markup {
     let members = &section.members;
     let table = html! {
         table.figures data-table=(section.slug) {
-            caption.unseen { "Figures of " (label::clean(&section.trace.name)) }
             thead { tr { th scope="col" { "less is better" } (heads(members)) } }
             tbody {
                 @for metric in Metric::of(members) {
@@ -94,7 +101,7 @@ pub(super) fn figures(section: &Section<'_>) -> Markup {
             }
         }
     };
-    boxed("Figures", &table)
+    boxed("Figures", "", &table)
 }
 
 /// What stopped, and why.
@@ -115,7 +122,6 @@ pub(super) fn failures(members: &[Member<'_>]) -> Markup {
 pub(super) fn calls(members: &[Member<'_>]) -> Markup {
     let table = html! {
         table.figures data-table="calls" {
-            caption { "Driver calls that were done" }
             thead { tr { th scope="col" { "kind" } (heads(members)) } }
             tbody {
                 @for call in concertina_vmm::Call::ALL {
@@ -130,7 +136,7 @@ pub(super) fn calls(members: &[Member<'_>]) -> Markup {
             }
         }
     };
-    html! { @if calls_chart::kinds().next().is_some() { (boxed("Driver calls", &table)) } }
+    html! { @if calls_chart::kinds().next().is_some() { (boxed("Driver calls", "Driver calls that were done.", &table)) } }
 }
 
 /// The memory map in bytes.
@@ -145,7 +151,6 @@ pub(super) fn map(members: &[Member<'_>]) -> Markup {
         .collect();
     let table = html! {
         table.figures data-table="map" {
-            caption { "Memory at that moment. Pages with live bytes, idle pages and what no address leads to are all that is mapped." }
             thead {
                 tr {
                     th scope="col" { "allocator" }
@@ -168,7 +173,7 @@ pub(super) fn map(members: &[Member<'_>]) -> Markup {
             }
         }
     };
-    html! { @if !figures.is_empty() { (boxed("Memory at one moment", &table)) } }
+    html! { @if !figures.is_empty() { (boxed("Memory at one moment", MAP, &table)) } }
 }
 
 /// Live and mapped bytes at the marks, and addresses reserved.
@@ -180,12 +185,15 @@ pub(super) fn marks(members: &[Member<'_>], marks: &[Mark]) -> Markup {
     };
     let every = marks.len().div_ceil(MARKS).max(1);
     let shown = || marks.iter().step_by(every);
+    let thinned = if every > 1 {
+        format!(" One of {every}, of {} in all.", count(marks.len() as u64))
+    } else {
+        String::new()
+    };
+    let caption =
+        format!("At the marks of the trace: mapped bytes, and in brackets the addresses reserved.{thinned}");
     let table = html! {
         table.figures data-table="marks" {
-            caption {
-                "At the marks of the trace: mapped bytes, and in brackets the addresses reserved"
-                @if every > 1 { ". Every " (every) "th of " (count(marks.len() as u64)) " marks" }
-            }
             thead { tr { th scope="col" { "mark" } th scope="col" { "event" } th scope="col" { "live" } (heads(members)) } }
             tbody {
                 @for mark in shown() {
@@ -211,5 +219,5 @@ pub(super) fn marks(members: &[Member<'_>], marks: &[Mark]) -> Markup {
             }
         }
     };
-    html! { @if shown().any(|mark| members.iter().any(|member| at(member, mark.event).is_some())) { (boxed("Marks", &table)) } }
+    html! { @if shown().any(|mark| members.iter().any(|member| at(member, mark.event).is_some())) { (boxed("Marks", &caption, &table)) } }
 }

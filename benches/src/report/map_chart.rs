@@ -24,14 +24,15 @@ pub(super) fn chart(members: &[Member<'_>]) -> Option<Chart> {
     let pictures = members.iter().filter_map(|member| Some((member, member.picture()?)));
     let pages: Vec<(&Member<'_>, Vec<PicturePage>)> =
         pictures.map(|(member, picture)| (member, picture.pages(member.page_bytes()))).collect();
-    let event = pages.first()?.0.picture()?.event;
+    // Where some stopped before, the others show the moment that was asked for.
+    let event = pages.iter().filter_map(|(member, _)| Some(member.picture()?.event)).max()?;
     let page_bytes = pages.first()?.0.page_bytes();
     let pages_each = (0..u64::BITS)
         .map(|power| 1 << power)
         .find(|each| pages.iter().all(|(_, pages)| Cells::of(pages, *each).len() <= CELLS))?;
     let maps: Vec<Map<'_, '_>> = pages
         .iter()
-        .map(|(member, pages)| Map { member, page_bytes, cells: Cells::of(pages, pages_each) })
+        .map(|(member, pages)| Map { member, event, page_bytes, cells: Cells::of(pages, pages_each) })
         .collect();
     let (wide, narrow) = both(|format| draw(&maps, format));
     let values: Vec<String> = maps.iter().map(Map::values).collect();
@@ -67,6 +68,8 @@ fn keys() -> Vec<Key> {
 /// One allocator's cells.
 struct Map<'m, 'a> {
     member: &'m Member<'a>,
+    /// The moment that the chart is of.
+    event: usize,
     page_bytes: u64,
     cells: Vec<Cell>,
 }
@@ -126,9 +129,11 @@ impl Map<'_, '_> {
 
     /// What stands above the map.
     fn caption(&self) -> String {
-        let picture = self.member.picture();
-        let (mapped, live) = picture.map_or((0, 0), |picture| (picture.mapped_bytes, picture.live_bytes()));
-        format!("{} mapped, {:.1} % of it live", bytes(mapped), 100.0 * live as f64 / mapped.max(1) as f64)
+        let Some(picture) = self.member.picture() else { return String::new() };
+        let (mapped, live) = (picture.mapped_bytes, picture.live_bytes());
+        let stopped = if picture.event < self.event { "when it stopped: " } else { "" };
+        let share = 100.0 * live as f64 / mapped.max(1) as f64;
+        format!("{stopped}{} mapped, {share:.1} % of it live", bytes(mapped))
     }
 }
 

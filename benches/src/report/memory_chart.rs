@@ -89,6 +89,7 @@ impl<'a, 'm> Curves<'a, 'm> {
                         title { (member.name) ": mapped bytes" }
                     }
                 }
+                (self.stops(x, y))
                 @if format == Format::Wide { (self.end_labels(x, y, (top, bottom), right)) }
                 path.cursor d=(format!("M0 {top}V{bottom}")) {}
             }
@@ -147,10 +148,30 @@ impl<'a, 'm> Curves<'a, 'm> {
         }
         html! {
             @for (label, end, height, member) in labels {
-                path class=(format!("leader line {}", member.hue.class()))
-                    d=(format!("M{end} {height}L{} {height}L{} {}", right + 4.0, right + 14.0, Unit(label))) {}
-                text class=(format!("label fill {}", member.hue.class())) x=(right + 18.0) y=(Unit(label + 4.0)) {
-                    (label::short(&member.name, 21))
+                @let hue = member.hue.class();
+                // From where a line stopped a leader would look as if it went on.
+                @if end == right {
+                    path class=(format!("leader line {hue}"))
+                        d=(format!("M{end} {height}L{} {height}L{} {}", right + 4.0, right + 14.0, Unit(label))) {}
+                }
+                text class=(format!("label fill {hue}")) x=(right + 18.0) y=(Unit(label + 4.0)) {
+                    (label::short(&member.name, 21)) @if end < right { " ✕" }
+                }
+            }
+        }
+    }
+
+    /// A cross where a line stopped before the trace's end.
+    fn stops(&self, x: Scale, y: Scale) -> Markup {
+        let last = |member: &Member<'_>| {
+            member.samples().last().filter(|sample| sample.event < self.last_event).copied()
+        };
+        html! {
+            @for (member, last) in self.members.iter().filter_map(|member| Some((member, last(member)?))) {
+                @let (at, height) = (x.at(last.event as f64), y.at(last.mapped_bytes as f64));
+                path class=(format!("line stop {}", member.hue.class()))
+                    d=(format!("M{} {}l9 9m0 -9l-9 9", Unit(at - 4.5), Unit(height - 4.5))) {
+                    title { (member.name) " stopped" }
                 }
             }
         }

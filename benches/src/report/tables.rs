@@ -67,7 +67,7 @@ pub(super) fn overview(sections: &[Section<'_>]) -> Markup {
             tbody {
                 @for section in sections {
                     tr data-trace=(section.slug) {
-                        th scope="row" { a href=(format!("#{}", section.slug)) { (label::short(&section.trace.name, 48)) } }
+                        th scope="row" { a href=(format!("#{}", section.slug)) { @for part in label::short(&section.trace.name, 48).split_inclusive('_') { (part) wbr; } } }
                         @for (figured, member) in OVERVIEW.row(&section.members).iter().zip(&section.members) {
                             (cell(OVERVIEW.key(), figured.as_ref(), member.completed()))
                         }

@@ -8,22 +8,26 @@ use roxmltree::Document;
 use serde_json::{Value, json};
 
 use super::{Observed, Report, TraceReport};
-use crate::{AllocatorList, Case, DeviceSpec, Outcome, PolicyName};
+use crate::{AllocatorList, Capacity, Case, DeviceSpec, Outcome, PolicyName};
 
 /// A name and labels that would do harm if they were markup, and characters that XML can't hold.
 const HOSTILE: &str = "</script><script>alert('1')</script>\"&amp; \u{1}\u{202e}";
 
 /// Runs and observes a trace of this name on all allocators by default: 4 MiB, 2 MiB, the first freed, 6 MiB.
 fn observed(name: &str, label: &str) -> TraceReport {
+    observed_on(&DeviceSpec::default(), name, label)
+}
+
+/// The same on this device.
+fn observed_on(device: &DeviceSpec, name: &str, label: &str) -> TraceReport {
     let text = format!(
         "alloc-trace 1\n# name: {name}\na 1 4194304 0\na 2 2097152 0\nf 1\ni {label}\na 3 6291456 0\n"
     );
     let reader = TraceReader::new(text.as_bytes(), "test").expect("a trace");
     let trace = LoadedTrace::read(reader).expect("a trace");
-    let device = DeviceSpec::default();
     let watch = Watch::evenly(&trace, 4).with_picture(trace.live_peak().event);
     let case = |allocator| {
-        let case = Case { trace: &trace, allocator, policy: PolicyName::Lean, device: &device };
+        let case = Case { trace: &trace, allocator, policy: PolicyName::Lean, device };
         let outcome = case.run().expect("it runs").outcome;
         Observed { outcome, observation: Some(case.observe(&watch).expect("it runs")) }
     };
@@ -106,7 +110,7 @@ fn charts_are_documents_of_their_own() {
     }
     assert_eq!(
         Report::sure_files(["mine", HOSTILE]),
-        [format!("mine-mapped.svg"), format!("{hostile}-mapped.svg")]
+        ["mine-mapped.svg".to_owned(), format!("{hostile}-mapped.svg")]
     );
 }
 
@@ -242,6 +246,22 @@ fn an_allocator_has_one_colour_everywhere_and_policies_have_names() {
     let page = cases(many).page();
     // The ninth and later dash their lines.
     assert!(page.contains("class=\"fill h0 dashed\"") || page.contains("class=\"fill h1 dashed\""), "{page}");
+}
+
+#[test]
+fn who_stops_early_is_shown_where_it_stopped() {
+    // PyTorch's first segment has 20 MiB. There is no other reason to fail: direct needs 8.
+    let device = DeviceSpec { capacity: Capacity::Bytes(10 << 20), ..DeviceSpec::default() };
+    let report = report(vec![observed_on(&device, "mine", "half")]);
+    let page = report.page();
+    assert_eq!(row(&page, "mapped_peak_bytes"), ["8 MiB", "0 B*", "0 B*", "8 MiB"]);
+    assert!(page.contains("stopped: out of memory at event 0"), "{page}");
+    // The last event is 4, and what stopped before it says so.
+    assert!(page.contains("After event 4.") && page.contains("8 MiB mapped, 100.0 % of it live"));
+    assert_eq!(page.matches("when it stopped: 0 B mapped").count(), 4);
+    // Its line has no values.
+    assert!(page.contains(",[null,null,null,null,null],[null,null,null,null,null],["), "{page}");
+    report.chart_files().iter().for_each(|file| drop(Document::parse(&file.svg).expect("XML")));
 }
 
 #[test]

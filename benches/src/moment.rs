@@ -1,6 +1,7 @@
 //! A moment of a trace, as the command line says it.
 //!
-//! Main types: [`Moment`], [`MomentError`]. Neighbours: `case` takes a picture of memory at the event that it stands for.
+//! Main types: [`Moment`], [`MomentError`]. Neighbours: `case` takes a picture of memory at the event that it stands
+//! for.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
 //! The report that people look at: one page with tables and charts, or the charts alone.
 //!
-//! Main types: [`Report`], [`TraceReport`], [`Observed`], [`ChartFile`]. Neighbours: `case` has what goes in; `cargo xtask
-//! bench` writes the files. Below, each chart has a file; `page` puts them together. Everything that a trace names is
-//! escaped by the templates and cleaned by `label`.
+//! Main types: [`Report`], [`TraceReport`], [`Observed`], [`ChartFile`]. Neighbours: `case` has what goes in; `cargo
+//! xtask bench` writes the files. Below, each chart has a file; `page` puts them together. Everything that a trace
+//! names is escaped by the templates and cleaned by `label`.
 
 mod axis;
 mod calls_chart;

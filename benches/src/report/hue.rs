@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Hue`], [`HueBook`], [`Theme`]. Neighbours: `chart` writes them as CSS; `member` carries the hue.
 //!
-//! The first hues follow Okabe and Ito, "Color Universal Design" (2008), darkened or lightened until each has a contrast of
-//! 3 to 1 and more with the paper (WCAG 2.2, 1.4.11).
+//! The first hues follow Okabe and Ito, "Color Universal Design" (2008), darkened or lightened until each has a
+//! contrast of 3 to 1 and more with the paper (WCAG 2.2, 1.4.11).
 
 use std::fmt::Write as _;
 
@@ -147,8 +147,8 @@ impl HueBook {
         self.taken.iter().find(same).map_or(Hue::FIRST, |(_, hue)| *hue)
     }
 
-    /// What the case is called in tables and charts: its allocator, and its policy where there are several. Long options
-    /// have a number in their place.
+    /// What the case is called in tables and charts: its allocator, and its policy where there are several. Long
+    /// options have a number in their place.
     pub(super) fn name(&self, outcome: &Outcome) -> String {
         let allocator = &outcome.allocator;
         let number = self.numbered().into_iter().position(|other| other == allocator);

@@ -173,7 +173,8 @@ fn strip(map: &Map<'_, '_>, index: usize, top: f64, columns: usize, format: Form
             }
         }
         g data-map=(index) data-name=(map.member.name) data-page=(map.page_bytes)
-            data-place=(format!("{} {columns} {PITCH}", top + head)) transform=(format!("translate(0 {})", top + head)) {
+            data-place=(format!("{} {columns} {PITCH}", top + head))
+            transform=(format!("translate(0 {})", top + head)) {
             @for (class, path) in map.paths(columns) { path class=(class) d=(path) {} }
         }
     }

@@ -1,7 +1,7 @@
 //! A case as charts and tables show it: a name, a hue, its figures by their JSON keys.
 //!
-//! Main types: [`Member`]. Neighbours: `metric` reads figures from it; the charts draw its observation. That figures are
-//! read from the JSON, and not from the outcome's fields, makes the page say what the JSON says, and shows figures
+//! Main types: [`Member`]. Neighbours: `metric` reads figures from it; the charts draw its observation. That figures
+//! are read from the JSON, and not from the outcome's fields, makes the page say what the JSON says, and shows figures
 //! that only some runs have where they are there.
 
 use concertina_trace::{Observation, Picture, Sample};

@@ -77,7 +77,8 @@ impl<'a, 'm> Curves<'a, 'm> {
             g data-plot=(format!("{left} {right} {}", self.last_event)) {
                 (self.grid(format, (left, right), y))
                 @for (tick, text) in count_ticks(self.last_event as u64, format.pick(7.0, 3.0)) {
-                    text class=(if tick == 0.0 { "tick" } else { "tick middle" }) x=(x.at(tick)) y=(bottom + 16.0) { (text) }
+                    @let class = if tick == 0.0 { "tick" } else { "tick middle" };
+                    text class=(class) x=(x.at(tick)) y=(bottom + 16.0) { (text) }
                 }
                 text.tick.right x=(right) y=(bottom + 31.0) { "events" }
                 (self.mark_lines(format, x, (top, bottom)))

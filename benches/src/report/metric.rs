@@ -122,8 +122,8 @@ impl Metric {
         }
     }
 
-    /// A row: a cell for each of these, in order. Cases that did not complete are never the best; and where all that did
-    /// look the same, none is.
+    /// A row: a cell for each of these, in order. Cases that did not complete are never the best; and where all that
+    /// did look the same, none is.
     pub(super) fn row(&self, members: &[Member<'_>]) -> Vec<Option<Figured>> {
         let values: Vec<Option<f64>> = members.iter().map(|member| self.value(member)).collect();
         let completed = || {

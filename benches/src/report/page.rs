@@ -16,6 +16,10 @@ const SCRIPT: &str = include_str!("page.js");
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
+const FOOT: &str = "Bytes and driver calls are counted, exact, and the same on every machine. Figures marked \
+    MODELLED come from a cost table and not from a GPU. ns / event is the time of the host that ran this. Every figure is \
+    defined in docs/bench.md.";
+
 /// The whole page.
 pub(super) fn page(report: &Report, sections: &[Section<'_>], hues: &HueBook) -> Markup {
     html! {
@@ -34,7 +38,9 @@ pub(super) fn page(report: &Report, sections: &[Section<'_>], hues: &HueBook) ->
                 header {
                     div.top {
                         h1 { "GPU allocators, side by side" }
-                        button #theme type="button" aria-label="Light, dark, or as the system has it" { "Theme: system" }
+                        button #theme type="button" aria-label="Light, dark, or as the system has it" {
+                            "Theme: system"
+                        }
                     }
                     (what_was_run(report, sections))
                 }
@@ -52,9 +58,7 @@ pub(super) fn page(report: &Report, sections: &[Section<'_>], hues: &HueBook) ->
                     @for section in sections { (trace(section)) }
                 }
                 footer {
-                    p { "Bytes and driver calls are counted, exact, and the same on every machine. Figures marked MODELLED come \
-                         from a cost table and not from a GPU. ns / event is the time of the host that ran this. Every figure is defined \
-                         in docs/bench.md." }
+                    p { (FOOT) }
                 }
                 script { (PreEscaped(SCRIPT)) }
             }
@@ -138,7 +142,8 @@ fn trace(section: &Section<'_>) -> Markup {
         section.card.trace id=(section.slug) {
             h2 { (label::clean(&section.trace.name)) }
             p.note {
-                (count(most("/events"))) " events, " (bytes(most("/live_peak_bytes"))) " live at the peak, on a device of "
+                (count(most("/events"))) " events, "
+                (bytes(most("/live_peak_bytes"))) " live at the peak, on a device of "
                 (bytes(most("/capacity_bytes")))
             }
             (tables::figures(section))

@@ -12,14 +12,16 @@ use super::member::Member;
 /// The chart of the peaks of mapped over live bytes.
 pub(super) fn mapped(members: &[Member<'_>]) -> Option<Chart> {
     let rows = rows(members, "/mapped_over_live");
-    let note = "Peak of physical memory over the peak of live bytes. Bars begin at 1, the least that is possible; shorter is better.";
+    let note = "Peak of physical memory over the peak of live bytes. Bars begin at 1, the least that is possible; \
+        shorter is better.";
     chart(ChartKind::Mapped, "Mapped over live", note, &rows)
 }
 
 /// The chart of the smallest device that is enough, over the live peak; none if nobody searched for it.
 pub(super) fn min_capacity(members: &[Member<'_>]) -> Option<Chart> {
     let rows = rows(members, "/min_capacity_over_live");
-    let note = "The smallest device on which the trace runs to its end, over the live peak. Bars begin at 1; shorter is better.";
+    let note = "The smallest device on which the trace runs to its end, over the live peak. Bars begin at 1; shorter \
+        is better.";
     chart(ChartKind::MinCapacity, "Minimum capacity over live", note, &rows)
 }
 

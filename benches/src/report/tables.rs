@@ -5,7 +5,6 @@
 use concertina_trace::{Mark, Sample};
 use maud::{Markup, html};
 
-use super::calls_chart;
 use super::cells::MapFigures;
 use super::member::Member;
 use super::metric::{Figured, Metric, OVERVIEW};
@@ -13,7 +12,8 @@ use super::{Section, label};
 use crate::number::{bytes, count};
 
 /// What the table of the memory map shows.
-const MAP: &str = "Memory at that moment. Pages with live bytes, idle pages and what no address leads to are all that is mapped.";
+const MAP: &str = "Memory at that moment. Pages with live bytes, idle pages and what no address leads to are all that \
+    is mapped.";
 /// Most marks in a table; of more, some at equal distances.
 const MARKS: usize = 200;
 
@@ -67,7 +67,12 @@ pub(super) fn overview(sections: &[Section<'_>]) -> Markup {
             tbody {
                 @for section in sections {
                     tr data-trace=(section.slug) {
-                        th scope="row" { a href=(format!("#{}", section.slug)) { @for part in label::short(&section.trace.name, 48).split_inclusive('_') { (part) wbr; } } }
+                        @let name = label::short(&section.trace.name, 48);
+                        th scope="row" {
+                            a href=(format!("#{}", section.slug)) {
+                                @for part in name.split_inclusive('_') { (part) wbr; }
+                            }
+                        }
                         @for (figured, member) in OVERVIEW.row(&section.members).iter().zip(&section.members) {
                             (cell(OVERVIEW.key(), figured.as_ref(), member.completed()))
                         }
@@ -136,7 +141,7 @@ pub(super) fn calls(members: &[Member<'_>]) -> Markup {
             }
         }
     };
-    html! { @if calls_chart::kinds().next().is_some() { (boxed("Driver calls", "Driver calls that were done.", &table)) } }
+    boxed("Driver calls", "Driver calls that were done.", &table)
 }
 
 /// The memory map in bytes.
@@ -194,7 +199,9 @@ pub(super) fn marks(members: &[Member<'_>], marks: &[Mark]) -> Markup {
         format!("At the marks of the trace: mapped bytes, and in brackets the addresses reserved.{thinned}");
     let table = html! {
         table.figures data-table="marks" {
-            thead { tr { th scope="col" { "mark" } th scope="col" { "event" } th scope="col" { "live" } (heads(members)) } }
+            thead {
+                tr { @for head in ["mark", "event", "live"] { th scope="col" { (head) } } (heads(members)) }
+            }
             tbody {
                 @for mark in shown() {
                     tr {
@@ -219,5 +226,6 @@ pub(super) fn marks(members: &[Member<'_>], marks: &[Mark]) -> Markup {
             }
         }
     };
-    html! { @if shown().any(|mark| members.iter().any(|member| at(member, mark.event).is_some())) { (boxed("Marks", &caption, &table)) } }
+    let reached = shown().any(|mark| members.iter().any(|member| at(member, mark.event).is_some()));
+    html! { @if reached { (boxed("Marks", &caption, &table)) } }
 }

@@ -124,8 +124,8 @@ fn file_names_are_unlike_for_traces_that_are_called_alike() {
 #[test]
 fn the_page_has_the_figures_and_the_pictures() {
     let page = report(vec![observed("mine", "half")]).page();
-    // By hand: 8 MiB live at the peak; direct never holds more. PyTorch takes segments of 20 MiB for blocks of 1 to 10 MiB:
-    // one for the first two, whose 14 MiB behind them hold the third.
+    // By hand: 8 MiB live at the peak; direct never holds more. PyTorch takes segments of 20 MiB for blocks of 1 to 10
+    // MiB: one for the first two, whose 14 MiB behind them hold the third.
     assert_eq!(row(&page, "mapped_over_live"), ["★1.0000", "2.5000", "2.5000", "★1.0000"]);
     assert_eq!(row(&page, "mapped_peak_bytes")[..2], ["★8 MiB", "20 MiB"]);
     // Three mallocs and a free.

@@ -91,9 +91,9 @@ impl Sample {
 /// What was noted in a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// At the events of the [`Watch`], as far as the replay came, and at most one between two of them: that with the most
-    /// mapped bytes, where these are more than at both. What an event takes and gives back again before it ends is in
-    /// none.
+    /// At the events of the [`Watch`], as far as the replay came, and at most one between two of them: that with the
+    /// most mapped bytes, where these are more than at both. What an event takes and gives back again before it ends is
+    /// in none.
     pub samples: Vec<Sample>,
     /// Memory at the moment that was asked for.
     pub picture: Option<Picture>,

@@ -3,8 +3,8 @@
 //!
 //! Main types: [`Browser`]. Neighbours: `main` has the tests.
 //!
-//! With `--remote-debugging-pipe` Chromium reads commands from file descriptor 3 and answers on 4, JSON texts that end with
-//! a zero byte: so there is no port and no socket, and what a test needs is here.
+//! With `--remote-debugging-pipe` Chromium reads commands from file descriptor 3 and answers on 4, JSON texts that end
+//! with a zero byte: so there is no port and no socket, and what a test needs is here.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -47,7 +47,7 @@ impl Browser {
                 "no Chromium: looked for {NAMES:?}"
             );
             // Straight to the terminal: the output of a test that passes is not shown.
-            let notice = "skipped: the page in a browser, since no Chromium is installed (Debian: apt-get install chromium)";
+            let notice = "skipped: no Chromium to look at the page with (Debian: apt-get install chromium)";
             let _ = writeln!(io::stderr(), "{notice}");
             return None;
         };
@@ -195,8 +195,8 @@ impl Browser {
         }
     }
 
-    /// What went wrong since the last look: errors and warnings on the console, exceptions, requests that went elsewhere
-    /// than to files and to data in the page itself.
+    /// What went wrong since the last look: errors and warnings on the console, exceptions, requests that went
+    /// elsewhere than to files and to data in the page itself.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         // All that the page said before this answer is there with it.
         self.value("0");

@@ -1,6 +1,6 @@
-//! The page of `bench --html` in a real browser: what it shows, that it works without a mouse, that nothing overflows on a
-//! phone, and that the console stays empty. Neighbours: `browser` speaks with Chromium; without one these tests are
-//! skipped, unless `CONCERTINA_BROWSER` is `required`.
+//! The page of `bench --html` in a real browser: what it shows, that it works without a mouse, that nothing overflows
+//! on a phone, and that the console stays empty. Neighbours: `browser` speaks with Chromium; without one these tests
+//! are skipped, unless `CONCERTINA_BROWSER` is `required`.
 
 mod browser;
 
@@ -145,7 +145,8 @@ fn on_every_screen_all_is_there_and_nothing_overflows() {
             let charts = browser.value(
                 "[...document.querySelectorAll('.trace')].map((trace) =>
                     [...trace.querySelectorAll('figure')].map((figure) => {
-                        const seen = [...figure.querySelectorAll('.plot svg')].filter((svg) => svg.getClientRects().length);
+                        const drawn = [...figure.querySelectorAll('.plot svg')];
+                        const seen = drawn.filter((svg) => svg.getClientRects().length);
                         const box = seen[0].getBoundingClientRect();
                         return [figure.dataset.chart, seen.length, box.height > 60 && box.width > 250,
                                 seen[0].querySelectorAll('path, rect').length > 5];
@@ -160,7 +161,9 @@ fn on_every_screen_all_is_there_and_nothing_overflows() {
             assert_eq!(red.as_u64().expect("a colour") < 100, scheme == "dark", "{place}");
             // Text can be read: as large on a phone as on a desk, give or take.
             let size = browser.value(
-                "(() => { const svg = [...document.querySelectorAll('.plot svg')].find((svg) => svg.getClientRects().length);
+                "(() => {
+                   const drawn = [...document.querySelectorAll('.plot svg')];
+                   const svg = drawn.find((svg) => svg.getClientRects().length);
                    return 12 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width; })()",
             );
             assert!((11.0..15.0).contains(&size.as_f64().expect("a size")), "{place}: {size}");
@@ -196,8 +199,8 @@ fn values_are_shown_to_mouse_finger_and_keyboard() {
         browser.visit(&written.page());
         assert!(readout(&mut browser, "memory").starts_with("Point at the chart"));
 
-        // Events 0 to 2 take 100, 200 and 300 MiB, 3 frees 200, 4 is a mark, 5 takes 250. The caches keep what was freed, and
-        // PyTorch has no room for 250 MiB in 200.
+        // Events 0 to 2 take 100, 200 and 300 MiB, 3 frees 200, 4 is a mark, 5 takes 250. The caches keep what was
+        // freed, and PyTorch has no room for 250 MiB in 200.
         browser.value("document.querySelector('[data-chart=memory] .plot').focus()");
         browser.press("End");
         let at_end =
@@ -220,7 +223,8 @@ fn values_are_shown_to_mouse_finger_and_keyboard() {
         let told = readout(&mut browser, "memory");
         assert!(told.starts_with("event 2 · live, as asked: 600") || told == freed, "{told}");
         let seen = browser.value(
-            "[...document.querySelectorAll('[data-chart=memory] .cursor.on')].filter((one) => one.getClientRects().length).length",
+            "[...document.querySelectorAll('[data-chart=memory] .cursor.on')]
+                .filter((one) => one.getClientRects().length).length",
         );
         assert_eq!(seen, 1);
 
@@ -269,6 +273,9 @@ fn the_theme_can_be_chosen() {
     browser.screen(1280, "light");
     assert_eq!(browser.value(look), json!(["Theme: system", light]));
     assert_eq!(browser.complaints(), [""; 0]);
+    // An empty console is only worth as much as the look at it.
+    browser.value("void console.error('on purpose')");
+    assert_eq!(browser.complaints().len(), 1);
 }
 
 #[test]

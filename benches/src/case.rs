@@ -5,7 +5,9 @@
 
 use concertina_emulator::{ConfigError, Detection, Emulator, EmulatorConfig};
 use concertina_trace::target::TargetError;
-use concertina_trace::{FailureCause, LoadedTrace, MarkReport, Replay, ReplayReport, Workload};
+use concertina_trace::{
+    FailureCause, LoadedTrace, MarkReport, Observation, Replay, ReplayReport, Watch, Workload,
+};
 use concertina_vmm::Call;
 
 use crate::allocator_name::AllocatorName;
@@ -45,6 +47,8 @@ pub struct Run {
     pub marks: Vec<MarkReport>,
     /// How things stood at the end, before what was live was freed.
     pub end: MarkReport,
+    /// What was noted on the way, if it was observed.
+    pub observation: Option<Observation>,
 }
 
 /// Why there was no run at all.
@@ -116,7 +120,16 @@ impl Case<'_> {
         self.replay(Look::AtBlocks)
     }
 
-    fn replay(&self, look: Look) -> Result<Run, CaseError> {
+    /// Replays the trace and notes what `watch` asks for; not timed.
+    ///
+    /// # Errors
+    /// As [`Case::run`].
+    pub fn observe(&self, watch: &Watch) -> Result<Observation, CaseError> {
+        let run = self.replay(Look::AtMemory(watch))?;
+        Ok(run.observation.unwrap_or_default())
+    }
+
+    fn replay(&self, look: Look<'_>) -> Result<Run, CaseError> {
         let kind = self.device.kind;
         if self.device.work.is_some() && kind != DeviceKind::Emulated {
             return Err(CaseError::NoWork);
@@ -154,10 +167,12 @@ impl Case<'_> {
         Ok(replay.run(&mut Unlimited::default()).device_ns)
     }
 
-    fn on<D: BenchDevice>(&self, device: &D, size: Size, look: Look) -> Result<Run, CaseError> {
+    fn on<D: BenchDevice>(&self, device: &D, size: Size, look: Look<'_>) -> Result<Run, CaseError> {
         let mut replay = Replay::new(self.trace, device);
-        if look == Look::AtBlocks {
-            replay = replay.checked(ALIGNMENT_BYTES);
+        match look {
+            Look::Away => {}
+            Look::AtBlocks => replay = replay.checked(ALIGNMENT_BYTES),
+            Look::AtMemory(watch) => replay = replay.watched(watch),
         }
         if let (Some(seed), Some(emulator)) = (self.device.work, device.emulator()) {
             replay = replay.with_work(Workload { emulator, seed });
@@ -242,15 +257,16 @@ impl Case<'_> {
         };
         let end =
             MarkReport { label: "end".into(), event: report.events, live_bytes: report.live_bytes, counts };
-        Run { outcome, marks: report.marks, end }
+        Run { outcome, marks: report.marks, end, observation: report.observation }
     }
 }
 
-/// Whether a replay looks at each block.
+/// What a replay looks at beside its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Look<'a> {
     Away,
     AtBlocks,
+    AtMemory(&'a Watch),
 }
 
 /// Bytes of a device, and of its pages.

@@ -2,30 +2,31 @@
 //!
 //! Main types: [`BenchArgs`]. Neighbours: `concertina_bench` runs each case; `bench/report` prints the outcomes.
 
+mod out_file;
 mod report;
 
-use std::fs::{self, File};
-use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use concertina_bench::{
-    AllocatorList, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Fineness, Granularity, Outcome,
-    PolicyName, TraceFile, in_parallel,
+    AllocatorList, Capacity, Case, CaseError, DeviceKind, DeviceSpec, Fineness, Granularity, Moment,
+    Observed, Outcome, PolicyName, Report, TraceFile, TraceReport, in_parallel,
 };
 use concertina_emulator::CostTable;
-use concertina_trace::LoadedTrace;
+use concertina_trace::{LoadedTrace, Observation, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::XtaskError;
 use crate::measured_device::MEASUREMENTS;
 use crate::process::repository_root;
+use out_file::{OutFile, OutFolder};
 pub(crate) use report::shortened;
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("pictures").args(["html", "svg"]).multiple(true))]
 #[command(after_help = "Examples:
   cargo xtask bench                                     all bundled traces, all allocators
   cargo xtask bench t1 s7 --policy both                 two traces, both policies
@@ -38,6 +39,8 @@ pub(crate) use report::shortened;
   cargo xtask bench rmm1245 vllm41268                   two of these cases
   cargo xtask bench s7 --work 1 --check                 with kernels on the streams, looking for races
   cargo xtask bench --event-lag 1000 --json out.json    events complete late; the figures as JSON
+  cargo xtask bench --html out.html                     a page with tables and charts, for a browser
+  cargo xtask bench t5 --svg out --at mark:start        the charts alone, with memory as it was at a mark
   cargo xtask bench my.trace.zst --cost-table a100      a trace of your own
   cargo xtask bench t1 --device emulated-cuda           through the crate cuda, over an emulated libcuda
   cargo xtask bench t1 --device cuda                    on this machine's GPU")]
@@ -79,6 +82,18 @@ pub(crate) struct BenchArgs {
     /// Write the outcomes to this file as JSON (the keys are in docs/bench.md).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    /// Write a page with tables and charts to this file, for a browser. Each case is replayed once more for it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Write the charts of the page to this directory, as SVG files.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// The moment that the memory map shows: peak (of live bytes), event:N or mark:LABEL.
+    #[arg(long, value_name = "MOMENT", default_value_t = Moment::Peak, requires = "pictures")]
+    pub(crate) at: Moment,
 
     /// Replay each case a second time and check that live blocks never share memory and are always mapped; with --work
     /// also that nothing races.
@@ -180,12 +195,17 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
     for trace in &traces {
         device.config(trace.live_peak().bytes)?;
     }
-    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let watches = watches(&args, &traces)?;
+    let json = args.json.as_deref().map(OutFile::open).transpose()?;
+    let html = args.html.as_deref().map(OutFile::open).transpose()?;
+    let charts = Report::sure_files(traces.iter().map(LoadedTrace::name));
+    let svg = args.svg.as_deref().map(|path| OutFolder::open(path, &charts)).transpose()?;
 
     let cases = cases(&args, &traces, &device);
-    let progress = progress(&cases, args.check);
+    let progress = progress(&cases, 1 + u64::from(args.check) + u64::from(watches.is_some()));
     let mut outcomes = Vec::with_capacity(cases.len());
-    for case in &cases {
+    let mut observations = Vec::with_capacity(cases.len());
+    for (index, case) in cases.iter().enumerate() {
         progress.set_message(format!("{} {}", case.trace.name(), case.allocator));
         let mut outcome = case.run()?.outcome;
         progress.inc(case.trace.steps().len() as u64);
@@ -194,6 +214,11 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
             progress.inc(case.trace.steps().len() as u64);
         }
         outcomes.push(outcome);
+        if let Some(watches) = &watches {
+            let watch = &watches[index / (cases.len() / traces.len())];
+            observations.push(case.observe(watch)?);
+            progress.inc(case.trace.steps().len() as u64);
+        }
     }
     progress.finish_and_clear();
     if args.min_capacity {
@@ -208,7 +233,17 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), XtaskError> {
 
     print!("{}", report::report(&outcomes, &args.device));
     if let Some(json) = json {
-        json.write(&outcomes)?;
+        let text = serde_json::to_string_pretty(&outcomes).map_err(|error| json.failed(error.into()))?;
+        json.write(&format!("{text}\n"))?;
+    }
+    if watches.is_some() {
+        let report = picture(&traces, &outcomes, observations);
+        if let Some(html) = html {
+            html.write(&report.page())?;
+        }
+        if let Some(svg) = svg {
+            report.chart_files().iter().try_for_each(|chart| svg.write(&chart.name, &chart.svg))?;
+        }
     }
     match outcomes.iter().filter(|outcome| outcome.is_defect()).count() {
         0 => Ok(()),
@@ -223,6 +258,37 @@ fn load(words: &[String]) -> Result<Vec<LoadedTrace>, XtaskError> {
         words => words.iter().map(|word| TraceFile::find_all(word)).collect::<Result<Vec<_>, _>>()?.concat(),
     };
     files.iter().map(|file| Ok(LoadedTrace::open(file.path())?)).collect()
+}
+
+/// In how many parts of a trace two events are sampled: about as many as a chart has pixels for.
+const WINDOWS: usize = 320;
+
+/// What to note for each trace, if a page or charts are asked for.
+fn watches(args: &BenchArgs, traces: &[LoadedTrace]) -> Result<Option<Vec<Watch>>, XtaskError> {
+    if args.html.is_none() && args.svg.is_none() {
+        return Ok(None);
+    }
+    let watch = |trace: &LoadedTrace| Ok(Watch::evenly(trace, WINDOWS).with_picture(args.at.event(trace)?));
+    traces.iter().map(watch).collect::<Result<_, _>>().map(Some)
+}
+
+/// Puts together what people look at. All traces have as many cases, in their order.
+fn picture(traces: &[LoadedTrace], outcomes: &[Outcome], observations: Vec<Observation>) -> Report {
+    let words = std::env::args().skip(1);
+    let command = words.map(|word| shlex::try_quote(&word).map_or(word.clone(), Into::into));
+    let command = ["cargo xtask".to_owned()].into_iter().chain(command).collect::<Vec<_>>().join(" ");
+    let observed = |(outcome, observation): (&Outcome, Observation)| Observed {
+        outcome: outcome.clone(),
+        observation: Some(observation),
+    };
+    let mut cases = outcomes.iter().zip(observations).map(observed);
+    let per_trace = outcomes.len() / traces.len().max(1);
+    let traces = traces.iter().map(|trace| TraceReport {
+        name: trace.name().to_owned(),
+        marks: trace.marks().to_vec(),
+        cases: cases.by_ref().take(per_trace).collect(),
+    });
+    Report { command, traces: traces.collect() }
 }
 
 fn cases<'a>(args: &BenchArgs, traces: &'a [LoadedTrace], device: &'a DeviceSpec) -> Vec<Case<'a>> {
@@ -258,9 +324,9 @@ fn search<R: Send>(
 
 /// Counts events of all replays; hidden where there is no terminal. Drawn between cases only: no thread of its own
 /// takes time from the one that is measured.
-fn progress(cases: &[Case<'_>], check: bool) -> ProgressBar {
+fn progress(cases: &[Case<'_>], replays: u64) -> ProgressBar {
     let events: u64 = cases.iter().map(|case| case.trace.steps().len() as u64).sum();
-    bar(if check { 2 * events } else { events }, "{bar:30} {percent:>3} %  {msg}")
+    bar(replays * events, "{bar:30} {percent:>3} %  {msg}")
 }
 
 fn bar(length: u64, template: &str) -> ProgressBar {
@@ -307,32 +373,4 @@ fn given(spec: &DeviceSpec) -> Option<&'static str> {
         ("--max-mappings", spec.max_mappings != default.max_mappings),
     ];
     options.into_iter().find_map(|(option, given)| given.then_some(option))
-}
-
-/// The file that `--json` names, opened before the runs so that they are not in vain.
-#[derive(Debug)]
-struct JsonFile<'a> {
-    path: &'a Path,
-    file: File,
-}
-
-impl<'a> JsonFile<'a> {
-    /// Opens or makes the file, and its directories. What is in it stays until [`write`](Self::write).
-    fn open(path: &'a Path) -> Result<Self, XtaskError> {
-        let failed = |source| XtaskError::io("write", path, source);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed)?;
-        }
-        let file = File::options().create(true).write(true).truncate(false).open(path).map_err(failed)?;
-        Ok(Self { path, file })
-    }
-
-    fn write(mut self, outcomes: &[Outcome]) -> Result<(), XtaskError> {
-        let text = serde_json::to_string_pretty(outcomes).map_err(io::Error::from);
-        let written = text.and_then(|text| {
-            self.file.set_len(0)?;
-            writeln!(self.file, "{text}")
-        });
-        written.map_err(|source| XtaskError::io("write", self.path, source))
-    }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use concertina_bench::{CaseError, UnknownTrace};
+use concertina_bench::{CaseError, MomentError, UnknownTrace};
 use concertina_emulator::{ConfigError, CostFileError};
 use concertina_trace::{GeneratorError, ReadError, WriteError};
 
@@ -28,6 +28,9 @@ pub(crate) enum XtaskError {
     /// No such trace.
     #[error(transparent)]
     UnknownTrace(#[from] UnknownTrace),
+    /// A moment that a trace does not have.
+    #[error(transparent)]
+    Moment(#[from] MomentError),
     /// A trace that can't be read.
     #[error(transparent)]
     ReadTrace(#[from] ReadError),
@@ -125,6 +128,7 @@ impl XtaskError {
         match self {
             Self::Io { .. }
             | Self::UnknownTrace(_)
+            | Self::Moment(_)
             | Self::ReadTrace(_)
             | Self::Generator(_)
             | Self::WriteTrace { .. }

@@ -49,6 +49,13 @@ fn values_of_options() {
         (&["bench", "s1", "--max-mappings", "0"], &["mapping budget of 0"]),
         (&["bench", "s1", "--device", "cuda", "--capacity", "1GiB"], &["--capacity", "--device cuda"]),
         (&["bench", "s1", "--device", "cuda", "--check"], &["emulated-cuda"]),
+        (
+            &["bench", "s1", "--html", "x.html", "--at", "noon"],
+            &["--at", "`noon`", "peak, event:N or mark:LABEL"],
+        ),
+        (&["bench", "s1", "--at", "event:1"], &["--html", "--svg"]),
+        (&["bench", "s1", "s3", "--svg", "x", "--at", "event:7"], &["`s1_middle`", "no event 7", "it has 6"]),
+        (&["bench", "s1", "--svg", "x", "--at", "mark:noon"], &["`s1_middle`", "no mark `noon`"]),
         (&["probe", "--device", "emulated"], &["--device", "'emulated'", "emulated-cuda"]),
         (&["probe", "--name", "An H200"], &["--name", "`An H200`", "small letters"]),
         (&["probe", "--budget", "long"], &["--budget", "'long'"]),
@@ -149,5 +156,11 @@ fn a_file_that_can_not_be_written() {
     let below = place.join("out.json");
     assert_refused(&["probe", "--device", "emulated-cuda", "--out", text(&below)], &["out.json"]);
     assert_refused(&["bench", "s1", "--json", text(&below)], &["out.json"]);
+    assert_refused(&["bench", "s1", "--html", text(&below)], &["out.json"]);
+    assert_refused(&["bench", "s1", "--svg", text(&place)], &["file"]);
+    // A directory is in the place of a chart.
+    std::fs::create_dir_all(directory.path().join("charts/s1_middle-mapped.svg")).expect("made");
+    let charts = directory.path().join("charts");
+    assert_refused(&["bench", "s1", "--svg", text(&charts)], &["s1_middle-mapped.svg"]);
     assert_refused(&["trace", "gen", "middle", "--out", text(&below)], &["out.json"]);
 }

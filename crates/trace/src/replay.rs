@@ -1,7 +1,8 @@
 //! Runs a trace on an allocator over a device, as a rule the emulated one.
 //!
 //! Main types: [`Replay`], [`Progress`]. Neighbours: `loaded` has the trace, `target` the allocator, `checker` looks
-//! at every block if asked to, `work` makes up what the program queues, `report` takes the figures.
+//! at every block if asked to, `work` makes up what the program queues, `watch` notes what happens on the way, `report`
+//! takes the figures.
 
 use std::time::Instant;
 
@@ -9,8 +10,10 @@ use crate::checker::Checker;
 use crate::device::ReplayDevice;
 use crate::latency::Latencies;
 use crate::loaded::{LoadedTrace, Step};
+use crate::picture::PictureBlock;
 use crate::report::{AtLivePeak, FailureCause, MarkReport, ReplayFailure, ReplayReport};
 use crate::target::{ReplayTarget, TargetError};
+use crate::watch::{Watch, Watcher};
 use crate::work::{WorkModel, Workload};
 
 /// Events between two calls of [`Progress::advanced`].
@@ -40,13 +43,14 @@ pub struct Replay<'a> {
     device: &'a dyn ReplayDevice,
     alignment_bytes: Option<u64>,
     workload: Option<Workload<'a>>,
+    watch: Option<&'a Watch>,
 }
 
 impl<'a> Replay<'a> {
     /// A replay without the checker. The device should be new but for the allocator: the report has all of its
     /// counts.
     pub const fn new(trace: &'a LoadedTrace, device: &'a dyn ReplayDevice) -> Self {
-        Self { trace, device, alignment_bytes: None, workload: None }
+        Self { trace, device, alignment_bytes: None, workload: None, watch: None }
     }
 
     /// The same with the checker on: every block is looked up in the device's page tables, and must begin at a
@@ -62,6 +66,13 @@ impl<'a> Replay<'a> {
     #[must_use]
     pub const fn with_work(mut self, workload: Workload<'a>) -> Self {
         self.workload = Some(workload);
+        self
+    }
+
+    /// The same with a look at memory after every event: not for a replay whose time counts.
+    #[must_use]
+    pub const fn watched(mut self, watch: &'a Watch) -> Self {
+        self.watch = Some(watch);
         self
     }
 
@@ -92,6 +103,7 @@ impl<'a> Replay<'a> {
                 Checker::new(self.device, self.trace.slot_count() as usize, alignment_bytes)
             }),
             work: self.workload.map(|workload| WorkModel::new(workload, self.trace.slot_count() as usize)),
+            watcher: self.watch.map(Watcher::new),
         };
         run.blocks.resize_with(self.trace.slot_count() as usize, || None);
 
@@ -111,8 +123,14 @@ impl<'a> Replay<'a> {
             device_ns: self.workload.map(|workload| workload.emulator.clock().device_ns),
             failure: failure.map(|cause| self.failure(events, cause)),
             cleanup_failure: None,
-            host_ns: run.checker.is_none().then(|| u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
+            host_ns: (run.checker.is_none() && self.watch.is_none())
+                .then(|| u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
+            observation: None,
         };
+        if let Some(watcher) = run.watcher.take() {
+            let (live_bytes, blocks) = (run.live_bytes, || run.live_blocks());
+            report.observation = Some(watcher.finish(events, live_bytes, self.device, blocks));
+        }
         report.cleanup_failure = run.free_all();
         report
     }
@@ -140,6 +158,7 @@ struct Run<'a, T: ReplayTarget> {
     marks: Vec<MarkReport>,
     checker: Option<Checker<'a>>,
     work: Option<WorkModel<'a>>,
+    watcher: Option<Watcher<'a>>,
 }
 
 impl<T: ReplayTarget> Run<'_, T> {
@@ -151,6 +170,7 @@ impl<T: ReplayTarget> Run<'_, T> {
                 if let Err(cause) = self.step(event, *step) {
                     return (event, Some(cause));
                 }
+                self.watch(event);
                 event += 1;
             }
             progress.advanced(steps.len());
@@ -234,6 +254,25 @@ impl<T: ReplayTarget> Run<'_, T> {
         let label = self.trace.marks()[number as usize].label.clone();
         let counts = self.device.counts();
         self.marks.push(MarkReport { label, event, live_bytes: self.live_bytes, counts });
+    }
+
+    /// Notes how things stand after this event, if anybody asked.
+    fn watch(&mut self, event: usize) {
+        let Some(mut watcher) = self.watcher.take() else { return };
+        let counts = self.device.counts();
+        watcher.after(event, self.live_bytes, &counts);
+        if watcher.wants_picture(event) {
+            watcher.take_picture(event, &counts, self.device, self.live_blocks());
+        }
+        self.watcher = Some(watcher);
+    }
+
+    fn live_blocks(&self) -> Vec<PictureBlock> {
+        let blocks = self.blocks.iter().zip(&self.sizes);
+        let live = |(block, &bytes): (&Option<T::Block>, &u64)| {
+            Some(PictureBlock { address: self.target.address(block.as_ref()?), bytes })
+        };
+        blocks.filter_map(live).collect()
     }
 
     /// Frees every block that is live; the first failure.

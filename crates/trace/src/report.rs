@@ -11,6 +11,7 @@ use concertina_vmm::Call;
 use crate::checker::Violation;
 use crate::latency::Latencies;
 use crate::target::TargetError;
+use crate::watch::Observation;
 
 /// Figures of one replay. Counts are those of the emulator since it was made, so the calls with which the allocator
 /// set itself up are among them, and those that give everything back after the last event are not.
@@ -41,8 +42,10 @@ pub struct ReplayReport {
     /// What went wrong when the blocks that were live at the end were freed, after all figures were taken.
     pub cleanup_failure: Option<TargetError>,
     /// Time of the host from the first event to the last, in nanoseconds: of allocator and emulator. Only without the
-    /// checker, which takes longer than both.
+    /// checker, which takes longer than both, and unwatched.
     pub host_ns: Option<u64>,
+    /// What was noted on the way, if anybody asked.
+    pub observation: Option<Observation>,
 }
 
 impl ReplayReport {

@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Pytorch`], [`PytorchBlock`]. Neighbours: `conf` has its options; `request` is the way of a request,
 //! `grow` asks the driver for more, `give_back` frees blocks and gives cached ones back; `block`, `pool`,
-//! `event_queues` and `expandable_segment` are what it has.
+//! `expandable_segment` and the crate's `event_queues` are what it has.
 //!
 //! What is modelled: `DeviceCachingAllocator` of PyTorch 2.11, `c10/cuda/CUDACachingAllocator.cpp`
 //! (<https://github.com/pytorch/pytorch/tree/v2.11.0/c10/cuda>), on one device: rounding, the two pools, best fit,
@@ -19,7 +19,6 @@ mod block;
 pub mod conf;
 mod conf_parser;
 pub mod error;
-mod event_queues;
 mod expandable_segment;
 mod give_back;
 mod grow;
@@ -32,10 +31,10 @@ use concertina_trace::target::TargetError;
 use concertina_vmm::{Address, Driver, DriverError, FrameProperties};
 
 use crate::baseline::Baseline;
+use crate::event_queues::EventQueues;
 use block::{BlockId, BlockState, Blocks};
 use conf::PytorchConf;
 use error::PytorchError;
-use event_queues::EventQueues;
 use expandable_segment::ExpandableSegment;
 use pool::Pool;
 use rounding::{PoolKind, SMALL_SEGMENT_BYTES};
@@ -70,7 +69,7 @@ pub struct Pytorch<D: Driver> {
     large: Pool,
     /// By the number that blocks have; vacant places are filled again.
     segments: Vec<Option<ExpandableSegment<D>>>,
-    events: EventQueues<D>,
+    events: EventQueues<D, BlockId>,
     /// Pending blocks with streams whose event could not be recorded yet.
     unrecorded: Vec<BlockId>,
     device_bytes: u64,

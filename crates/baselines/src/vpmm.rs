@@ -28,7 +28,7 @@
 //! What is different: where a call fails half-way the source panics or forgets pages; here everything stays in its books,
 //! and what the driver would not take back is tried again. When only a part of another stream's region is moved, the
 //! source records the event of the rest on the stream that asks; here it is recorded on the region's own, since the rest
-//! may be joined to neighbours that the stream that asks does not come after. `pages` are created with the first request,
+//! may be joined to neighbours that the stream that asks does not come after. Two reservations are never joined. `pages` are created with the first request,
 //! since there is no stream before.
 
 pub mod conf;
@@ -37,6 +37,7 @@ mod free_regions;
 mod holes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use concertina_trace::target::TargetError;
@@ -314,7 +315,7 @@ impl<D: Driver> Vpmm<D> {
             let (address, bytes) = (zombie.address, zombie.bytes);
             if done && self.driver.unmap(Address::new(address), bytes).is_ok() {
                 self.zombies.swap_remove(index);
-                self.holes.insert(address, bytes);
+                self.add_hole(address, bytes);
             } else {
                 index += 1;
             }
@@ -328,7 +329,8 @@ impl<D: Driver> Vpmm<D> {
         match self.record_for(&unfiled) {
             Ok(event) => {
                 let Unfiled { address, bytes, stream, .. } = unfiled;
-                let (address, bytes) = self.free.absorb_neighbours(address, bytes, stream);
+                let (address, bytes) =
+                    self.free.absorb_neighbours(address, bytes, stream, self.chunk_of(address));
                 let id = self.filed;
                 self.filed += 1;
                 self.free.insert(address, Region { bytes, stream, event: Arc::new(event), id });
@@ -358,6 +360,17 @@ impl<D: Driver> Vpmm<D> {
             self.file(unfiled)?;
         }
         Ok(())
+    }
+
+    /// The addresses that were reserved together with this one.
+    fn chunk_of(&self, address: u64) -> Range<u64> {
+        let bytes = self.conf.chunk_bytes;
+        let mut chunks = self.chunks.iter().map(|chunk| chunk.address..chunk.address + bytes);
+        chunks.find(|chunk| chunk.contains(&address)).unwrap_or(address..address)
+    }
+
+    fn add_hole(&mut self, address: u64, bytes: u64) {
+        self.holes.insert(address, bytes, self.chunk_of(address));
     }
 
     fn note_addresses(&mut self) {

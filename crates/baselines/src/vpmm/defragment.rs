@@ -25,7 +25,7 @@ impl<D: Driver> Vpmm<D> {
     pub(super) fn reserve_chunk(&mut self) -> Result<(), DriverError> {
         let address = self.driver.reserve(self.conf.chunk_bytes, 0)?.get();
         self.chunks.push(Chunk { address, extent_bytes: 0 });
-        self.holes.insert(address, self.conf.chunk_bytes);
+        self.add_hole(address, self.conf.chunk_bytes);
         Ok(())
     }
 
@@ -61,14 +61,14 @@ impl<D: Driver> Vpmm<D> {
         let (mut found, mut found_bytes) = (None, 0);
         if new_bytes > 0 {
             if let Err(error) = self.create_pages(hole, new_bytes) {
-                self.holes.insert(hole + new_bytes, bytes - new_bytes);
+                self.add_hole(hole + new_bytes, bytes - new_bytes);
                 return Err(error.into());
             }
             let new = Unfiled { address: hole, bytes: new_bytes, stream, used_on: Vec::new() };
             match self.file(new) {
                 Ok((address, bytes)) => (found, found_bytes) = (Some(address), bytes),
                 Err(error) => {
-                    self.holes.insert(hole + new_bytes, bytes - new_bytes);
+                    self.add_hole(hole + new_bytes, bytes - new_bytes);
                     return Err(error.into());
                 }
             }
@@ -87,7 +87,7 @@ impl<D: Driver> Vpmm<D> {
             Ok(pieces) => Ok(self.hand_over(&pieces, to, missing_bytes, stream)?),
             Err((mapped_bytes, error)) => {
                 // What is mapped there already goes with the zombies.
-                self.holes.insert(to + mapped_bytes, bytes - new_bytes - mapped_bytes);
+                self.add_hole(to + mapped_bytes, bytes - new_bytes - mapped_bytes);
                 Err(error.into())
             }
         }
@@ -105,7 +105,7 @@ impl<D: Driver> Vpmm<D> {
                 self.unmap_unused(page, self.page_bytes);
                 self.give_back(handle);
             }
-            self.holes.insert(address + mapped_bytes, bytes - mapped_bytes);
+            self.add_hole(address + mapped_bytes, bytes - mapped_bytes);
             return made;
         }
         let addresses = (address..).step_by(self.page_bytes as usize);
@@ -150,7 +150,7 @@ impl<D: Driver> Vpmm<D> {
             return;
         }
         match self.driver.unmap(Address::new(address), bytes) {
-            Ok(()) => self.holes.insert(address, bytes),
+            Ok(()) => self.add_hole(address, bytes),
             Err(_) => self.zombies.push(Zombie { address, bytes, event: None }),
         }
     }

@@ -6,6 +6,7 @@
 //! `defragment_or_create_new_pages`. The source looks at all regions one by one; here they are indexed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A run of whole pages.
@@ -87,14 +88,23 @@ impl<E> FreeRegions<E> {
         own.map(|&(_, _, address)| address).chain(others.map(|&(_, address)| address))
     }
 
-    /// Takes out the neighbours of the stream that touch these addresses: where the whole begins, and its bytes.
-    pub(crate) fn absorb_neighbours(&mut self, mut address: u64, mut bytes: u64, stream: u32) -> (u64, u64) {
-        if self.at(address + bytes).is_some_and(|next| next.stream == stream)
-            && let Some(next) = self.remove(address + bytes)
+    /// Takes out the neighbours of the stream that touch these addresses in their chunk: where the whole begins, and its
+    /// bytes.
+    pub(crate) fn absorb_neighbours(
+        &mut self,
+        mut address: u64,
+        mut bytes: u64,
+        stream: u32,
+        chunk: Range<u64>,
+    ) -> (u64, u64) {
+        let after = address + bytes;
+        if after < chunk.end
+            && self.at(after).is_some_and(|next| next.stream == stream)
+            && let Some(next) = self.remove(after)
         {
             bytes += next.bytes;
         }
-        let before = self.by_address.range(..address).next_back();
+        let before = self.by_address.range(chunk.start..address).next_back();
         let touching = before.filter(|(at, region)| region.stream == stream && *at + region.bytes == address);
         if let Some((&at, _)) = touching
             && let Some(region) = self.remove(at)

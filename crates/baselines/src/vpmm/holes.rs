@@ -5,6 +5,7 @@
 //! Source: stark-backend, `vm_pool.rs`: `unmapped_regions`, `take_unmapped_region`, `insert_unmapped_region`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// No hole touches another.
 #[derive(Debug, Default)]
@@ -37,18 +38,18 @@ impl Holes {
         Some(address)
     }
 
-    /// Puts addresses back, joined to the holes beside them. 0 bytes are nothing.
-    pub(crate) fn insert(&mut self, mut address: u64, mut bytes: u64) {
+    /// Puts addresses back, joined to the holes beside them in their chunk. 0 bytes are nothing.
+    pub(crate) fn insert(&mut self, mut address: u64, mut bytes: u64, chunk: Range<u64>) {
         if bytes == 0 {
             return;
         }
-        if let Some((&before, &before_bytes)) = self.by_address.range(..address).next_back()
+        if let Some((&before, &before_bytes)) = self.by_address.range(chunk.start..address).next_back()
             && before + before_bytes == address
         {
             bytes += self.drop_at(before);
             address = before;
         }
-        if self.by_address.contains_key(&(address + bytes)) {
+        if address + bytes < chunk.end && self.by_address.contains_key(&(address + bytes)) {
             bytes += self.drop_at(address + bytes);
         }
         self.add(address, bytes);
@@ -62,20 +63,24 @@ mod tests {
     #[test]
     fn the_smallest_that_fits_is_taken_from_its_start_and_neighbours_join() {
         let mut holes = Holes::default();
-        holes.insert(0, 100);
-        holes.insert(200, 10);
-        holes.insert(300, 10);
+        holes.insert(0, 100, 0..1000);
+        holes.insert(200, 10, 0..1000);
+        holes.insert(300, 10, 0..1000);
         assert_eq!(holes.take(11), Some(0), "10 are too few");
         assert_eq!(holes.take(8), Some(200), "of two of 10 the lower one");
         assert_eq!(holes.take(200), None);
         // What was taken comes back: 208 and 2 bytes are joined from the left.
-        holes.insert(200, 8);
+        holes.insert(200, 8, 0..1000);
         assert_eq!(holes.take(10), Some(200));
         // 11 to 100 are left of the first; 0 to 11 join it from the right.
-        holes.insert(0, 11);
+        holes.insert(0, 11, 0..1000);
         assert_eq!(holes.take(100), Some(0));
         assert_eq!(holes.take(10), Some(300));
-        holes.insert(5, 0);
+        holes.insert(5, 0, 0..1000);
         assert_eq!(holes.take(1), None);
+        // Two chunks never join.
+        holes.insert(0, 1000, 0..1000);
+        holes.insert(1000, 1000, 1000..2000);
+        assert_eq!(holes.take(1001), None);
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concertina_baselines::{ConfError, OptionsError, PytorchConf};
+use concertina_baselines::{ConfError, GmlakeConf, OptionsError, PytorchConf, VpmmConf};
 
 /// An allocator that traces can be replayed on, with its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +16,10 @@ pub enum AllocatorName {
     /// `pytorch` and `pytorch-expandable`: PyTorch's caching allocator, with options after a colon as in
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     Pytorch(PytorchConf),
+    /// `gmlake`: GMLake, PyTorch's allocator with stitched blocks, with options after a colon.
+    Gmlake(GmlakeConf),
+    /// `vpmm`: VPMM, the pool of OpenVM's prover, with options after a colon.
+    Vpmm(VpmmConf),
     /// `concertina`: this project's allocator.
     Concertina,
     /// `on-malloc`: the same on malloc segments, as on a device without virtual memory: what virtual memory buys.
@@ -61,6 +65,8 @@ impl AllocatorName {
         Self::Direct,
         Self::Pytorch(PytorchConf::native()),
         Self::Pytorch(PytorchConf::expandable()),
+        Self::Gmlake(GmlakeConf::plain()),
+        Self::Vpmm(VpmmConf::plain()),
         Self::Concertina,
         Self::OnMalloc,
     ];
@@ -79,6 +85,8 @@ impl AllocatorName {
             Self::Direct => "direct",
             Self::Pytorch(conf) if conf.expandable_segments => "pytorch-expandable",
             Self::Pytorch(_) => "pytorch",
+            Self::Gmlake(_) => "gmlake",
+            Self::Vpmm(_) => "vpmm",
             Self::Concertina => "concertina",
             Self::OnMalloc => "on-malloc",
         }
@@ -96,6 +104,8 @@ impl AllocatorName {
     fn options(&self) -> String {
         match self {
             Self::Pytorch(conf) => PytorchConf { expandable_segments: false, ..*conf }.to_string(),
+            Self::Gmlake(conf) => conf.to_string(),
+            Self::Vpmm(conf) => conf.to_string(),
             Self::Direct | Self::Concertina | Self::OnMalloc => String::new(),
         }
     }
@@ -117,6 +127,7 @@ impl FromStr for AllocatorName {
     fn from_str(word: &str) -> Result<Self, AllocatorNameError> {
         let (name, options) = word.split_once(':').unwrap_or((word, ""));
         let known = Self::of_name(name).ok_or_else(|| AllocatorNameError::Unknown(name.to_owned()))?;
+        let bad = |error| AllocatorNameError::Options { allocator: known.name(), error };
         match known {
             Self::Pytorch(conf) => {
                 // The name is the first option: a later one may say otherwise.
@@ -125,6 +136,8 @@ impl FromStr for AllocatorName {
                 conf.map(Self::Pytorch)
                     .map_err(|error| AllocatorNameError::Conf { allocator: known.name(), error })
             }
+            Self::Gmlake(_) => options.parse().map(Self::Gmlake).map_err(bad),
+            Self::Vpmm(_) => options.parse().map(Self::Vpmm).map_err(bad),
             _ if options.is_empty() => Ok(known),
             _ => Err(AllocatorNameError::NoOptions(known.name())),
         }
@@ -181,6 +194,8 @@ mod tests {
             "pytorch:max_split_size_mb:128",
             "pytorch-expandable:large_segment_size_mb:64,garbage_collection_threshold:0.8",
             "pytorch:roundup_power2_divisions:4",
+            "gmlake:fragLimit:67108864,defragLevel:1",
+            "vpmm:page_size:4194304",
         ] {
             let allocator: AllocatorName = word.parse().expect("a name with options");
             assert_eq!(allocator.to_string(), word);
@@ -211,10 +226,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known = "there are: direct, pytorch, pytorch-expandable, concertina, on-malloc";
+        let known = "there are: direct, pytorch, pytorch-expandable, gmlake, vpmm, concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");
+        let options = "there are: page_size, va_size, pages";
+        assert_eq!(said("vpmm:a:1"), format!("allocator `vpmm`: no option `a`; {options}"));
         assert!(said("pytorch:a:1").starts_with("allocator `pytorch`: no option `a`"));
         assert!(said("pytorch:max_split_size_mb:2,concertina").ends_with("is at least 20, not 2"));
     }

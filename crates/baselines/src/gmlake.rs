@@ -259,6 +259,19 @@ impl<D: Driver> Gmlake<D> {
         self.address_peak_bytes = self.address_peak_bytes.max(bytes);
     }
 
+    /// The event that the source records at each free.
+    fn mark_free(&mut self, number: u32) -> Result<(), DriverError> {
+        let stream = &mut self.streams[number as usize];
+        stream.freed += 1;
+        let event = match stream.event.take() {
+            Some(event) => event,
+            None => self.driver.event_create()?,
+        };
+        let recorded = self.driver.event_record(&event, &self.handles[number as usize]);
+        stream.event = Some(event);
+        recorded
+    }
+
     fn free_block(&mut self, block: GmlakeBlock) -> Result<(), PoolError> {
         match block.place {
             Place::Small(small) => {
@@ -338,21 +351,6 @@ impl<D: Driver> Drop for Gmlake<D> {
             self.ranges.release(&self.driver, frames.into_iter().map(|frame| frame.handle));
         }
         self.ranges.retry(&self.driver);
-    }
-}
-
-impl<D: Driver> Gmlake<D> {
-    /// The event that the source records at each free.
-    fn mark_free(&mut self, number: u32) -> Result<(), DriverError> {
-        let stream = &mut self.streams[number as usize];
-        stream.freed += 1;
-        let event = match stream.event.take() {
-            Some(event) => event,
-            None => self.driver.event_create()?,
-        };
-        let recorded = self.driver.event_record(&event, &self.handles[number as usize]);
-        stream.event = Some(event);
-        recorded
     }
 }
 

@@ -1,6 +1,6 @@
 //! What must hold of the books at any time, for tests.
 //!
-//! Neighbours: `tests` runs random programs on it.
+//! Neighbours: `tests` asks after every step.
 
 use concertina_vmm::Driver;
 

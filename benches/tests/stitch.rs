@@ -1,8 +1,8 @@
 //! GMLake and VPMM on the bundled traces.
 //!
-//! Neighbours: `concertina_baselines` has the models and the tests of their rules. No binary stands behind these figures:
-//! those of the small traces are worked out by hand, beside them; one is that of PyTorch's own binary, where GMLake does
-//! nothing else; of the others what must hold of any of them is tested.
+//! Neighbours: `concertina_baselines` has the models and the tests of their rules. No binary stands behind these
+//! figures: those of the small traces are worked out by hand, beside them; one is that of PyTorch's own binary, where
+//! GMLake does nothing else; of the others what must hold of any of them is tested.
 
 use concertina_bench::{AllocatorName, Capacity, Case, DeviceSpec, Outcome, PolicyName, TraceFile};
 use concertina_trace::LoadedTrace;
@@ -65,8 +65,9 @@ fn three_small_holes() {
 
 #[test]
 fn gmlake_is_pytorch_where_nothing_is_stitched() {
-    // Sizes over 1 MiB in t1 are multiples of 2 MiB, so that PyTorch's native allocator rounds as GMLake does. These are the
-    // figures of its binary (`pytorch.rs`): on 80 GiB, and on 1.02 times the live peak, where no two fragments are enough.
+    // Sizes over 1 MiB in t1 are multiples of 2 MiB, so that PyTorch's native allocator rounds as GMLake does. These
+    // are the figures of its binary (`pytorch.rs`): on 80 GiB, and on 1.02 times the live peak, where no two fragments
+    // are enough.
     let trace = load("t1");
     let outcome = run(&trace, "gmlake", Capacity::Bytes(80 << 30));
     assert_eq!(outcome.mapped_peak_bytes, 42_662_363_136);
@@ -102,7 +103,8 @@ fn all_traces_complete_where_there_is_enough() {
     }
 }
 
-/// Blocks of a page and more waste less than a page each, and no page is stranded. In s5 and t7 there are more small ones.
+/// Blocks of a page and more waste less than a page each, and no page is stranded. In s5 and t7 there are more small
+/// ones.
 #[test]
 fn vpmm_needs_little_more_than_what_is_live_where_blocks_are_large() {
     for name in ["s4", "s6", "s7", "t1", "t2", "t4", "t5", "t8"] {

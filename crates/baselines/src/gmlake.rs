@@ -1,41 +1,40 @@
 //! GMLake, PyTorch's caching allocator with stitched blocks, as a model.
 //!
-//! Main types: [`Gmlake`], [`GmlakeBlock`], [`GmlakeStats`]. Neighbours: `conf` has its options; `request` is the way of a
-//! request, `stitch` puts fragments together, `grow` asks the driver for frames, `give_back` frees and drops; `segments`,
-//! `pblocks`, `sblocks`, `ranges` and `pending` are what it has. The small pool is that of `pytorch`.
+//! Main types: [`Gmlake`], [`GmlakeBlock`], [`GmlakeStats`]. Neighbours: `conf` has its options; `request` is the way
+//! of a request, `stitch` puts fragments together, `grow` asks the driver for frames, `give_back` frees and drops;
+//! `segments`, `pblocks`, `sblocks`, `ranges` and `pending` are what it has. The small pool is that of `pytorch`.
 //!
 //! What is modelled: the paper (GMLake, ASPLOS'24, <https://arxiv.org/abs/2401.08156>) as it became code: the patched
 //! `CUDACachingAllocator.cpp` and `include/cuda_vmm_allocator.h` below `GMLake/` of
-//! <https://github.com/intelligent-machine-learning/glake>, commits 392d840a and e16f31d8. Requests over 1 MiB are multiples
-//! of 2 MiB, the size of each frame. A *segment* has addresses of its own and a frame for each step; *pBlocks* are what
-//! it is cut into. An *sBlock* is stitched: other addresses, to which frames of several free pBlocks are mapped as well.
-//! A frame has one user at a time, so that a pBlock and the sBlocks over it become busy and free together. Served is, on
-//! each stream by itself,
+//! <https://github.com/intelligent-machine-learning/glake>, commits 392d840a and e16f31d8. Requests over 1 MiB are
+//! multiples of 2 MiB, the size of each frame. A *segment* has addresses of its own and a frame for each step;
+//! *pBlocks* are what it is cut into. An *sBlock* is stitched: other addresses, to which frames of several free pBlocks
+//! are mapped as well. A frame has one user at a time, so that a pBlock and the sBlocks over it become busy and free
+//! together. Served is, on each stream by itself,
 //!
 //! 1. by the smallest free pBlock that fits, the rest of which stays free;
 //! 2. by the smallest free sBlock that fits, if it is not too large (`reuseLimit`); its end stays free for others;
 //! 3. by a new sBlock over the largest free pBlocks, for requests from `fragLimit` on;
-//! 4. by a new segment: of 20 MiB for less than 10 MiB, else of the size that was asked for. The paper creates only what is
-//!    missing and stitches it to what is free; in the code that is an option which is off (`reAlloc`);
+//! 4. by a new segment: of 20 MiB for less than 10 MiB, else of the size that was asked for. The paper creates only
+//!    what is missing and stitches it to what is free; in the code that is an option which is off (`reAlloc`);
 //! 5. by the same two after the cache was given back.
 //!
 //! The paper has pBlocks and sBlocks in one search for an exact fit, and drops the least recently used sBlocks over a
-//! limit on addresses (`StitchFree`); the code looks at pBlocks first, and over the limit (`autoGC`) drops all sBlocks that
-//! nobody has and whose event is complete. The code is followed.
+//! limit on addresses (`StitchFree`); the code looks at pBlocks first, and over the limit (`autoGC`) drops all sBlocks
+//! that nobody has and whose event is complete. The code is followed.
 //!
 //! **Streams** are PyTorch's: memory stays with its stream, and `record_stream` is by events. Besides, each free
 //! records an event on the block's stream; in the source it is the block's own, created with each block and each search
 //! besides, here one a stream and one an sBlock: the records are counted as there, the creates are fewer.
 //!
-//! **Unmapping** is what the source leaves to `cuMemUnmap`, which does not wait: pBlocks are unmapped with
-//! the cache as if nothing were in flight. Here the host waits for the stream first, once for each time that
-//! the cache is given back, as PyTorch's expandable segments do; and an sBlock's event is recorded also when other streams
-//! used it.
+//! **Unmapping** is what the source leaves to `cuMemUnmap`, which does not wait: pBlocks are unmapped with the cache as
+//! if nothing were in flight. Here the host waits for the stream first, once for each time that the cache is given
+//! back, as PyTorch's expandable segments do; and an sBlock's event is recorded also when other streams used it.
 //!
-//! Left out: PyTorch's own options beside GMLake's, captures, and what the code does only by mistake: it loses pBlocks when
-//! stitching fails, and ends the process at some errors; with `reAlloc` it fails on requests below `fragLimit`, where here a
-//! whole segment is created; and it crashes when a pBlock is given back under the unused end of an sBlock that the program
-//! has, where here it stays.
+//! Left out: PyTorch's own options beside GMLake's, captures, and what the code does only by mistake: it loses pBlocks
+//! when stitching fails, and ends the process at some errors; with `reAlloc` it fails on requests below `fragLimit`,
+//! where here a whole segment is created; and it crashes when a pBlock is given back under the unused end of an sBlock
+//! that the program has, where here it stays.
 
 pub mod conf;
 mod give_back;
@@ -167,8 +166,8 @@ impl<D: Driver + Clone> Gmlake<D> {
     /// An allocator with nothing in it.
     ///
     /// # Errors
-    /// [`PoolError::FrameSize`] if the device has no frames of 2 MiB; what the driver says when it is asked for its memory
-    /// and granularity.
+    /// [`PoolError::FrameSize`] if the device has no frames of 2 MiB; what the driver says when it is asked for its
+    /// memory and granularity.
     pub fn new(driver: D, conf: GmlakeConf) -> Result<Self, PoolError> {
         let granularity_bytes = driver.granularity(&FrameProperties::default())?.max(1);
         if !FRAME_BYTES.is_multiple_of(granularity_bytes) {
@@ -230,8 +229,8 @@ impl<D: Driver> Gmlake<D> {
         self.used_bytes + self.small.stats().allocated.current
     }
 
-    /// Gives everything back that can go (`emptyCache`), after a wait for all outstanding events, and drops all sBlocks that
-    /// nobody has.
+    /// Gives everything back that can go (`emptyCache`), after a wait for all outstanding events, and drops all sBlocks
+    /// that nobody has.
     ///
     /// # Errors
     /// What the driver says. What it did not take is still cached, or tried again.

@@ -1,7 +1,8 @@
-//! VPMM, the memory manager of OpenVM's STARK prover, as a model: pages that are mapped a second time where they are needed.
+//! VPMM, the memory manager of OpenVM's STARK prover, as a model: pages that are mapped a second time where they are
+//! needed.
 //!
-//! Main types: [`Vpmm`], [`VpmmBlock`]. Neighbours: `conf` has its options; `free_regions` and `holes` are what it has of
-//! addresses, `defragment` puts pages together and creates them.
+//! Main types: [`Vpmm`], [`VpmmBlock`]. Neighbours: `conf` has its options; `free_regions` and `holes` are what it has
+//! of addresses, `defragment` puts pages together and creates them, `below_page` has the small blocks.
 //!
 //! What is modelled: `VirtualMemoryPool` and `MemoryManager` of stark-backend, `crates/cuda-common/src/memory_manager`
 //! (`vm_pool.rs` at commit 0228beed, `mod.rs`; <https://github.com/openvm-org/stark-backend>, its paper
@@ -10,33 +11,34 @@
 //! 1. the smallest free region of the same stream that fits, done or not;
 //! 2. the smallest of other streams whose event is complete;
 //! 3. *defragmentation*: the smallest hole of addresses that fits gets the pages that are missing altogether, newly
-//!    created, and behind them those of free regions, first of the own stream, then of others behind a wait on the device,
-//!    the oldest first. Their old mappings stay as *zombies*, until a later request sees their event complete.
+//!    created, and behind them those of free regions, first of the own stream, then of others behind a wait on the
+//!    device, the oldest first. Their old mappings stay as *zombies*, until a later request sees their event complete.
 //!
 //! Each free records an event of its own. Access is granted once over all new pages and once over all moved ones. Pages
 //! never go back to the driver.
 //!
-//! **A stand-in**: requests below a page go to `cudaMallocAsync` in the source. Here each is a `cudaMalloc`, each free of
-//! one a `cudaFree`, which waits for the whole device where `cudaFreeAsync` does not. So of host waits, and of time in the
-//! driver, what small blocks cause is too much; the memory that they take is about that of a pool.
+//! **A stand-in**: requests below a page go to `cudaMallocAsync` in the source. Here each is a `cudaMalloc`, each free
+//! of one a `cudaFree`, which waits for the whole device where `cudaFreeAsync` does not. So of host waits, and of time
+//! in the driver, what small blocks cause is too much; the memory that they take is about that of a pool.
 //!
 //! **Streams.** A block is freed in the order of the stream that frees it, and the source assumes that no other stream
-//! uses it after that. There is no `record_stream`: whoever used a block elsewhere orders the streams before the
-//! free. Here that is done for the program, by one event and one wait on the device for each stream that used the block.
-//! They are counted among VPMM's own, though its users make these calls.
+//! uses it after that. There is no `record_stream`: whoever used a block elsewhere orders the streams before the free.
+//! Here that is done for the program, by one event and one wait on the device for each stream that used the block. They
+//! are counted among VPMM's own, though its users make these calls.
 //!
-//! What is different: where a call fails half-way the source panics or forgets pages; here everything stays in its books,
-//! and what the driver would not take back is tried again. When only a part of another stream's region is moved, the
-//! source records the event of the rest on the stream that asks; here it is recorded on the region's own, since the rest
-//! may be joined to neighbours that the stream that asks does not come after. Two reservations are never joined. `pages` are created with the first request,
-//! since there is no stream before.
+//! What is different: where a call fails half-way the source panics or forgets pages; here everything stays in its
+//! books, and what the driver would not take back is tried again. When only a part of another stream's region is moved,
+//! the source records the event of the rest on the stream that asks; here it is recorded on the region's own, since the
+//! rest may be joined to neighbours that the stream that asks does not come after. Two reservations are never joined.
+//! `pages` are created with the first request, since there is no stream before.
 
+mod below_page;
 pub mod conf;
 mod defragment;
 mod free_regions;
 mod holes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -45,6 +47,7 @@ use concertina_vmm::{Address, Driver, DriverError, FrameProperties};
 
 use crate::baseline::Baseline;
 use crate::pool_error::PoolError;
+use below_page::BelowPage;
 use conf::VpmmConf;
 use free_regions::{FreeRegions, Region};
 use holes::Holes;
@@ -137,10 +140,7 @@ pub struct Vpmm<D: Driver> {
     spare: Vec<D::Handle>,
     /// Regions filed so far.
     filed: u64,
-    /// Live mallocs, and those that the driver would not take back.
-    mallocs: BTreeSet<u64>,
-    unfreed: Vec<u64>,
-    malloc_bytes: u64,
+    below_page: BelowPage,
     used_bytes: u64,
     address_peak_bytes: u64,
     device_waits: u64,
@@ -151,8 +151,8 @@ impl<D: Driver> Vpmm<D> {
     /// A pool with its first addresses and no memory.
     ///
     /// # Errors
-    /// [`PoolError::FrameSize`] if the pages are no multiple of the device's granularity, or the addresses that are reserved
-    /// at once no multiple of the pages; what the driver says.
+    /// [`PoolError::FrameSize`] if the pages are no multiple of the device's granularity, or the addresses that are
+    /// reserved at once no multiple of the pages; what the driver says.
     pub fn new(driver: D, conf: VpmmConf) -> Result<Self, PoolError> {
         let granularity_bytes = driver.granularity(&FrameProperties::default())?.max(1);
         let page_bytes = conf.page_bytes.unwrap_or(granularity_bytes);
@@ -176,9 +176,7 @@ impl<D: Driver> Vpmm<D> {
             unfiled: Vec::new(),
             spare: Vec::new(),
             filed: 0,
-            mallocs: BTreeSet::new(),
-            unfreed: Vec::new(),
-            malloc_bytes: 0,
+            below_page: BelowPage::default(),
             used_bytes: 0,
             address_peak_bytes: 0,
             device_waits: 0,
@@ -232,7 +230,10 @@ impl<D: Driver> Vpmm<D> {
             return Err(PoolError::ZeroBytes);
         }
         if requested_bytes < self.page_bytes {
-            return self.malloc(requested_bytes, stream);
+            let address = self.below_page.allocate(&self.driver, requested_bytes)?;
+            self.note_addresses();
+            let place = Place::Malloc(requested_bytes);
+            return Ok(VpmmBlock { address, place, stream, used_on: Vec::new() });
         }
         // More than one reservation is never found; the source panics.
         if requested_bytes > self.conf.chunk_bytes {
@@ -256,26 +257,6 @@ impl<D: Driver> Vpmm<D> {
         }
         self.used_bytes += bytes;
         Ok(VpmmBlock { address: found, place: Place::Pages(bytes), stream, used_on: Vec::new() })
-    }
-
-    fn malloc(&mut self, bytes: u64, stream: u32) -> Result<VpmmBlock, PoolError> {
-        self.free_again();
-        let address = self.driver.malloc(bytes)?.get();
-        self.mallocs.insert(address);
-        self.malloc_bytes += bytes;
-        self.note_addresses();
-        Ok(VpmmBlock { address, place: Place::Malloc(bytes), stream, used_on: Vec::new() })
-    }
-
-    fn free_malloc(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
-        self.mallocs.remove(&address);
-        self.malloc_bytes -= bytes;
-        self.driver.free(Address::new(address)).inspect_err(|_| self.unfreed.push(address))
-    }
-
-    fn free_again(&mut self) {
-        let driver = &self.driver;
-        self.unfreed.retain(|&address| driver.free(Address::new(address)).is_err());
     }
 
     /// A free region in one piece: of the stream, or of another and done. It is the stream's then.
@@ -375,7 +356,7 @@ impl<D: Driver> Vpmm<D> {
 
     fn note_addresses(&mut self) {
         let extents: u64 = self.chunks.iter().map(|chunk| chunk.extent_bytes).sum();
-        self.address_peak_bytes = self.address_peak_bytes.max(extents + self.malloc_bytes);
+        self.address_peak_bytes = self.address_peak_bytes.max(extents + self.below_page.bytes());
     }
 }
 
@@ -399,7 +380,7 @@ impl<D: Driver> Baseline for Vpmm<D> {
     fn free(&mut self, block: VpmmBlock) -> Result<(), TargetError> {
         let VpmmBlock { address, place, stream, used_on } = block;
         match place {
-            Place::Malloc(bytes) => self.free_malloc(address, bytes)?,
+            Place::Malloc(bytes) => self.below_page.free(&self.driver, address, bytes)?,
             Place::Pages(bytes) => {
                 self.used_bytes -= bytes;
                 self.file(Unfiled { address, bytes, stream, used_on })?;
@@ -447,9 +428,7 @@ impl<D: Driver> Drop for Vpmm<D> {
         for chunk in &self.chunks {
             let _ = self.driver.unreserve(Address::new(chunk.address), self.conf.chunk_bytes);
         }
-        for &address in self.mallocs.iter().chain(&self.unfreed) {
-            let _ = self.driver.free(Address::new(address));
-        }
+        self.below_page.close(&self.driver);
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Neighbours: `pending` has the blocks that wait; `ranges` makes the calls.
 //!
-//! Source: GMLake, `CUDACachingAllocator.cpp`: `free`, `update_block`, `free_block`, `insert_free_event_into_alloc_stream`,
-//! `process_events`, `garbage_collect_fused_blocks`, `release_cached_blocks`, `release_blocks`, `release_block`.
+//! Source: GMLake, `CUDACachingAllocator.cpp`: `free`, `update_block`, `free_block`,
+//! `insert_free_event_into_alloc_stream`, `process_events`, `garbage_collect_fused_blocks`, `release_cached_blocks`,
+//! `release_blocks`, `release_block`.
 
 use concertina_vmm::{Driver, DriverError};
 
@@ -68,8 +69,8 @@ impl<D: Driver> Gmlake<D> {
     }
 
     /// Drops sBlocks that nobody has and whose event is complete, on each stream the first freed first, up to the first
-    /// that is not complete: those with a frame that somebody has, at the first two attempts only until they are 4 or 16
-    /// times what is wanted; and, but for the first attempt, all others.
+    /// that is not complete: those with a frame that somebody has, at the first two attempts only until they are 4 or
+    /// 16 times what is wanted; and, but for the first attempt, all others.
     pub(super) fn collect_sblocks(&mut self, attempt: u32, wanted_bytes: u64) {
         let enough_bytes = match attempt {
             0 | 1 if wanted_bytes > 0 => wanted_bytes << (2 * (attempt + 1)),

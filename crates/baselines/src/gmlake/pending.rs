@@ -1,6 +1,7 @@
 //! Blocks that were freed while other streams may still use them.
 //!
-//! Main type: [`Pending`]. Neighbours: `give_back` puts them here and frees what comes out; `event_queues` has the events.
+//! Main type: [`Pending`]. Neighbours: `give_back` puts them here and frees what comes out; `event_queues` has the
+//! events.
 //!
 //! Source: GMLake, `CUDACachingAllocator.cpp`: `insert_events`, `process_events`, `synchronize_and_free_events`; as in
 //! PyTorch.

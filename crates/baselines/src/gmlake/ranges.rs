@@ -2,10 +2,10 @@
 //!
 //! Main type: [`Ranges`]. Neighbours: `grow` and `stitch` open ranges, `give_back` closes them.
 //!
-//! Source: GMLake, `include/cuda_vmm_allocator.h`: `PhyBlock`, `VirDevPtr`, `VirBlock`, `VmmSegment`. A range is reserved,
-//! then each frame mapped and given access by calls of its own; it is unmapped with one call. When a reservation or a map
-//! fails, the source tries seven times more but does not forget that it failed, so that nothing comes of it: here it is
-//! tried once. What the driver would not take back is tried again here.
+//! Source: GMLake, `include/cuda_vmm_allocator.h`: `PhyBlock`, `VirDevPtr`, `VirBlock`, `VmmSegment`. A range is
+//! reserved, then each frame mapped and given access by calls of its own; it is unmapped with one call. When a
+//! reservation or a map fails, the source tries seven times more but does not forget that it failed, so that nothing
+//! comes of it: here it is tried once. What the driver would not take back is tried again here.
 
 use concertina_vmm::{Accessor, Address, Driver, DriverError, FrameProperties};
 

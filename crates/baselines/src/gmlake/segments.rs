@@ -1,6 +1,7 @@
 //! The frames, in the segments that they were created for, and whether somebody uses them.
 //!
-//! Main types: [`Segments`], [`Frame`]. Neighbours: `pblocks` cuts segments up; `sblocks` has second addresses of frames.
+//! Main types: [`Segments`], [`Frame`]. Neighbours: `pblocks` cuts segments up; `sblocks` has second addresses of
+//! frames.
 //!
 //! Source: GMLake, `include/cuda_vmm_allocator.h`: `PhyBlock`, with its `mapped_blocks`.
 

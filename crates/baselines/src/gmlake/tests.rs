@@ -1,6 +1,7 @@
 //! GMLake's rules, each worked out by hand.
 //!
-//! Neighbours: `audit` says what must hold of the books; random programs with kernels are in `tests/stitch` of this crate.
+//! Neighbours: `audit` says what must hold of the books; random programs with kernels are in `tests/stitch` of this
+//! crate.
 
 use std::collections::BTreeMap;
 
@@ -174,8 +175,8 @@ fn a_frame_has_one_user_and_blocks_become_free_with_their_frames() {
     program.f(&[3]);
     // Free again: as pBlocks, which come first, ...
     assert_eq!(program.a(5, 20), first);
-    // ... so that the sBlock is fragmented, and 40 are stitched of the second and of new ones, or created. Here there is
-    // one free pBlock only, and stitching wants two.
+    // ... so that the sBlock is fragmented, and 40 are stitched of the second and of new ones, or created. Here there
+    // is one free pBlock only, and stitching wants two.
     program.a(6, 40);
     assert_eq!(program.held_mib(), 100);
     program.f(&[5]);

@@ -204,7 +204,8 @@ impl<D: Driver> Vpmm<D> {
         Ok(())
     }
 
-    /// The pages are held at `to` from now on; where they were are zombies, and what was not taken of a region stays one.
+    /// The pages are held at `to` from now on; where they were are zombies, and what was not taken of a region stays
+    /// one.
     fn hand_over(&mut self, pieces: &[Piece], to: u64, bytes: u64, stream: u32) -> Result<u64, DriverError> {
         let mut at = to;
         let mut rests = Vec::new();

@@ -88,8 +88,8 @@ impl<E> FreeRegions<E> {
         own.map(|&(_, _, address)| address).chain(others.map(|&(_, address)| address))
     }
 
-    /// Takes out the neighbours of the stream that touch these addresses in their chunk: where the whole begins, and its
-    /// bytes.
+    /// Takes out the neighbours of the stream that touch these addresses in their chunk: where the whole begins, and
+    /// its bytes.
     pub(crate) fn absorb_neighbours(
         &mut self,
         mut address: u64,

@@ -1,4 +1,5 @@
-//! Random programs: live blocks are apart and mapped, nothing races, all memory comes back, also when driver calls fail.
+//! Random programs: live blocks are apart and mapped, nothing races, all memory comes back, also when driver calls
+//! fail.
 //!
 //! Neighbours: `world` runs them.
 

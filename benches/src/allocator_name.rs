@@ -7,7 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use concertina_baselines::{
-    BfcConf, ConfError, DriverPoolConf, FixedConf, OptionsError, PytorchConf, RmmArenaConf, RmmPoolConf,
+    BfcConf, ConfError, DriverPoolConf, FixedConf, GmlakeConf, OptionsError, PytorchConf, RmmArenaConf,
+    RmmPoolConf, VpmmConf,
 };
 
 /// An allocator that traces can be replayed on, with its options.
@@ -26,6 +27,10 @@ pub enum AllocatorName {
     RmmPool(RmmPoolConf),
     /// `rmm-arena`: RMM's `arena_memory_resource`.
     RmmArena(RmmArenaConf),
+    /// `gmlake`: GMLake, PyTorch's allocator with stitched blocks, with options after a colon.
+    Gmlake(GmlakeConf),
+    /// `vpmm`: VPMM, the pool of OpenVM's prover, with options after a colon.
+    Vpmm(VpmmConf),
     /// `fixed`: one malloc of everything, cut up by hand, with options after a colon.
     Fixed(FixedConf),
     /// `concertina`: this project's allocator.
@@ -77,6 +82,8 @@ impl AllocatorName {
         Self::Bfc(BfcConf::growing()),
         Self::RmmPool(RmmPoolConf::DEFAULT),
         Self::RmmArena(RmmArenaConf::DEFAULT),
+        Self::Gmlake(GmlakeConf::plain()),
+        Self::Vpmm(VpmmConf::plain()),
         Self::Fixed(FixedConf::all()),
         Self::Concertina,
         Self::OnMalloc,
@@ -101,6 +108,8 @@ impl AllocatorName {
             Self::Fixed(_) => "fixed",
             Self::RmmPool(_) => "rmm-pool",
             Self::RmmArena(_) => "rmm-arena",
+            Self::Gmlake(_) => "gmlake",
+            Self::Vpmm(_) => "vpmm",
             Self::Concertina => "concertina",
             Self::OnMalloc => "on-malloc",
         }
@@ -133,6 +142,8 @@ impl AllocatorName {
             Self::Fixed(conf) => conf.to_string(),
             Self::RmmPool(conf) => conf.to_string(),
             Self::RmmArena(conf) => conf.to_string(),
+            Self::Gmlake(conf) => conf.to_string(),
+            Self::Vpmm(conf) => conf.to_string(),
             Self::Direct | Self::Concertina | Self::OnMalloc => String::new(),
         }
     }
@@ -167,6 +178,8 @@ impl FromStr for AllocatorName {
             Self::Fixed(_) => known.read(options, Self::Fixed),
             Self::RmmPool(_) => known.read(options, Self::RmmPool),
             Self::RmmArena(_) => known.read(options, Self::RmmArena),
+            Self::Gmlake(_) => known.read(options, Self::Gmlake),
+            Self::Vpmm(_) => known.read(options, Self::Vpmm),
             _ if options.is_empty() => Ok(known),
             _ => Err(AllocatorNameError::NoOptions(known.name())),
         }
@@ -228,6 +241,8 @@ mod tests {
             "fixed:memory_mb:4096",
             "rmm-pool:initial:0.5,maximum:0.9",
             "rmm-arena:initial:1,size_classes:true",
+            "gmlake:fragLimit:67108864,defragLevel:1",
+            "vpmm:page_size:4194304",
         ] {
             let allocator: AllocatorName = word.parse().expect("a name with options");
             assert_eq!(allocator.to_string(), word);
@@ -258,12 +273,15 @@ mod tests {
     #[test]
     fn what_is_wrong_is_quoted() {
         let said = |list: &str| list.parse::<AllocatorList>().expect_err("it is wrong").to_string();
-        let known = "there are: direct, driver-pool, pytorch, pytorch-expandable, bfc, rmm-pool, rmm-arena, fixed, concertina, on-malloc";
+        let known = "there are: direct, driver-pool, pytorch, pytorch-expandable, bfc, rmm-pool, rmm-arena, gmlake, vpmm, fixed, \
+                     concertina, on-malloc";
         assert_eq!(said("direct,jemalloc"), format!("no allocator `jemalloc`; {known}"));
         assert_eq!(said(""), format!("no allocator ``; {known}"));
         assert_eq!(said("direct:a:1"), "allocator `direct` takes no options");
         let options = "there are: initial, maximum";
         assert_eq!(said("rmm-pool:a:1"), format!("allocator `rmm-pool`: no option `a`; {options}"));
+        let options = "there are: page_size, va_size, pages";
+        assert_eq!(said("vpmm:a:1"), format!("allocator `vpmm`: no option `a`; {options}"));
         assert!(said("pytorch:a:1").starts_with("allocator `pytorch`: no option `a`"));
         assert!(said("bfc:growth:1").starts_with("allocator `bfc`: no option `growth`"));
         assert!(said("pytorch:max_split_size_mb:2,concertina").ends_with("is at least 20, not 2"));

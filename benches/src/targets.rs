@@ -3,7 +3,7 @@
 //! Neighbours: `case` asks for it; `concertina_target`, `baseline_target` and `concertina_baselines` have the
 //! allocators. A new allocator is a name in `allocator_name` and an arm here.
 
-use concertina_baselines::{Bfc, Direct, DriverPool, Fixed, Pytorch, RmmArena, RmmPool};
+use concertina_baselines::{Bfc, Direct, DriverPool, Fixed, Gmlake, Pytorch, RmmArena, RmmPool, Vpmm};
 use concertina_trace::target::{ReplayTarget, TargetError};
 use concertina_trace::{Replay, ReplayReport};
 
@@ -48,6 +48,15 @@ pub(crate) fn replay<D: BenchDevice>(
             let allocator =
                 RmmArena::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
             on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::Gmlake(conf) => {
+            let allocator =
+                Gmlake::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, allocator), device, replay)
+        }
+        AllocatorName::Vpmm(conf) => {
+            let pool = Vpmm::new(device.driver().clone(), conf).map_err(|error| failed(error.into()))?;
+            on(BaselineTarget::new(device, pool), device, replay)
         }
         AllocatorName::Concertina => {
             on(ConcertinaTarget::new(device, case.policy).map_err(failed)?, device, replay)

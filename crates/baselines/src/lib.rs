@@ -1,7 +1,7 @@
 //! What GPU programs would use instead of Concertina, as allocators that traces are replayed on.
 //!
-//! Main types: [`Baseline`], [`Direct`], [`DriverPool`], [`Pytorch`], [`Bfc`], [`RmmPool`], [`RmmArena`], [`Fixed`].
-//! Neighbours: `concertina-trace` replays on them, the benches set them beside Concertina.
+//! Main types: [`Baseline`], [`Direct`], [`DriverPool`], [`Pytorch`], [`Bfc`], [`RmmPool`], [`RmmArena`], [`Gmlake`], [`Vpmm`],
+//! [`Fixed`]. Neighbours: `concertina-trace` replays on them, the benches set them beside Concertina.
 //!
 //! | baseline | what it stands for | what is modelled |
 //! | --- | --- | --- |
@@ -12,6 +12,8 @@
 //! | [`Fixed`] | one malloc of everything, cut up by hand | best fit in steps of 256 bytes |
 //! | [`RmmPool`] | `pool_memory_resource` of RMM, the RAPIDS Memory Manager | lists, joining, growth, events and waits, places and driver calls, as its source has them |
 //! | [`RmmArena`] | `arena_memory_resource` of RMM | superblocks, places and waits of the host, as its source has them |
+//! | [`Gmlake`] | GMLake: PyTorch's allocator with fragments stitched by mapping them a second time | sizes, blocks, stitching and driver calls, as its source has them |
+//! | [`Vpmm`] | VPMM, the pool of OpenVM's prover: free pages are mapped where they are needed | regions, pages, events, waits and driver calls, as its source has them; blocks below a page by `cudaMalloc`, as a stand-in |
 
 #![forbid(unsafe_code)]
 
@@ -22,11 +24,13 @@ mod direct;
 pub mod driver_pool;
 mod event_queues;
 mod fixed;
+pub mod gmlake;
 mod main_stream;
 mod options;
 mod pool_error;
 pub mod pytorch;
 pub mod rmm;
+pub mod vpmm;
 
 pub use baseline::Baseline;
 pub use bfc::Bfc;
@@ -35,6 +39,8 @@ pub use direct::{Direct, DirectBlock};
 pub use driver_pool::DriverPool;
 pub use driver_pool::conf::{DriverPoolConf, Remap};
 pub use fixed::{Fixed, FixedConf};
+pub use gmlake::conf::{DefragLevel, GmlakeConf};
+pub use gmlake::{Gmlake, GmlakeBlock, GmlakeStats};
 pub use main_stream::PoolBlock;
 pub use options::OptionsError;
 pub use pool_error::PoolError;
@@ -48,3 +54,5 @@ pub use rmm::arena::RmmArena;
 pub use rmm::conf::{RmmArenaConf, RmmPoolConf};
 pub use rmm::error::RmmError;
 pub use rmm::pool::RmmPool;
+pub use vpmm::conf::VpmmConf;
+pub use vpmm::{Vpmm, VpmmBlock};

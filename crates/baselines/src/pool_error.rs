@@ -1,6 +1,6 @@
 //! Why a pool refused: the errors of the baselines that are pools without options that can be wrong.
 //!
-//! Main type: [`PoolError`]. Neighbours: `driver_pool`, `bfc` and `fixed` return it.
+//! Main type: [`PoolError`]. Neighbours: `driver_pool`, `bfc`, `fixed`, `gmlake` and `vpmm` return it.
 
 use concertina_trace::target::TargetError;
 use concertina_vmm::DriverError;
@@ -35,7 +35,7 @@ pub enum PoolError {
     /// The pool's frames can't be created on the device.
     #[error(
         "frames of {frame_bytes} bytes are no multiple of the device's granularity of {granularity_bytes} bytes; \
-         choose another frame_mb"
+         choose another size of frames, or another allocator where it is fixed"
     )]
     FrameSize {
         /// The size of a frame.

@@ -98,6 +98,14 @@ const SHOWN: &[Shown] = &[
     // The report's 10, 1 and 11.
     fails(PublicCase::Vpmm, PYTORCH, Some(22 * GIB)),
     completes(PublicCase::Vpmm, EXPANDABLE, 0, None),
+    // The reports' own allocators: the driver's pool with small live blocks all over it, a pool whose parts do not join.
+    fails(PublicCase::Rmm1245, "driver-pool", None),
+    fails(PublicCase::Rmm35, "rmm-pool", None),
+    fails(PublicCase::Rmm1664, "rmm-pool", None),
+    fails(PublicCase::Rmm1957, "rmm-pool", None),
+    // Page remapping has no trouble with its own example, nor has stitching with the case that it was made for.
+    completes(PublicCase::Vpmm, "vpmm", 0, None),
+    completes(PublicCase::Vllm41268, "gmlake", 0, None),
 ];
 
 fn load(case: PublicCase) -> LoadedTrace {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use concertina_bench::{CaseError, UnknownTrace};
 use concertina_emulator::{ConfigError, CostFileError};
-use concertina_trace::{GeneratorError, ReadError, WriteError};
+use concertina_trace::{GeneratorError, ImportError, ReadError, WriteError};
 
 /// A command's failure. What the user typed or handed in is exit code 2; everything else is 1.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,9 @@ pub(crate) enum XtaskError {
     /// A trace that can't be read.
     #[error(transparent)]
     ReadTrace(#[from] ReadError),
+    /// A file that can't be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// A trace that can't be made as asked.
     #[error(transparent)]
     Generator(#[from] GeneratorError),
@@ -121,6 +124,7 @@ impl XtaskError {
             Self::Io { .. }
             | Self::UnknownTrace(_)
             | Self::ReadTrace(_)
+            | Self::Import(_)
             | Self::Generator(_)
             | Self::WriteTrace { .. }
             | Self::CostTable(_)

@@ -24,19 +24,22 @@ mod value;
 use std::path::Path;
 use std::sync::Arc;
 
+use self::error::Misplaced;
 pub use self::error::{ImportError, ImportErrorKind, Place};
 pub use self::format::{ImportFormat, UnknownImportFormat};
 pub use self::lifetimes::LifetimesMistake;
 pub use self::note::{Note, NoteKind};
 pub use self::pickle::PickleMistake;
+use self::record::Finished;
 pub use self::record::RecordMistake;
 pub use self::rmm::RmmMistake;
 pub use self::snapshot::SnapshotMistake;
-pub use self::table::TableMistake;
-use self::error::Misplaced;
-use self::record::Finished;
 use self::source::Bounds;
+pub use self::table::TableMistake;
 use crate::reader::Trace;
+
+#[cfg(test)]
+mod tests;
 
 /// How to import a file. The default finds everything out.
 #[derive(Clone, Copy, Debug, Default)]

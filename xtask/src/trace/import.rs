@@ -84,19 +84,25 @@ fn summary(imported: &Imported, output: &Path) -> Vec<String> {
     for note in &imported.notes {
         say(note.kind.key(), &note.text);
     }
-    let file = output.display();
-    say("written", &file.to_string());
+    say("written", &output.display().to_string());
+    let file = quoted(&output.display().to_string());
     lines.push(String::new());
     lines.push(format!("Next: cargo xtask bench {file}"));
     if let Some(capacity) = imported.capacity_bytes {
-        lines.push(format!("  or, on a device of the same size: cargo xtask bench {file} --capacity {capacity}"));
-    }
-    if let Some(settings) = &imported.allocator_settings {
         lines.push(format!(
-            "  or, with its own settings: cargo xtask bench {file} --allocators 'pytorch:{settings},concertina'"
+            "  or, on a device of the same size: cargo xtask bench {file} --capacity {capacity}"
         ));
     }
+    if let Some(settings) = &imported.allocator_settings {
+        let allocators = quoted(&format!("pytorch:{settings},concertina"));
+        lines.push(format!("  or, with its settings: cargo xtask bench {file} --allocators {allocators}"));
+    }
     lines
+}
+
+/// A word for a shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| "FILE".to_owned(), Into::into)
 }
 
 /// `text` behind `what`, in lines that fit on a terminal; a word that doesn't stands alone.

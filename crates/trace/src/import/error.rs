@@ -84,7 +84,9 @@ pub enum ImportErrorKind {
         packing: &'static str,
     },
     /// The file is a trace already.
-    #[error("this is a trace already and needs no import; `cargo xtask trace convert` packs and unpacks traces")]
+    #[error(
+        "this is a trace already and needs no import; `cargo xtask trace convert` packs and unpacks traces"
+    )]
     Trace,
     /// RMM's debug log, which is not its event log.
     #[error(

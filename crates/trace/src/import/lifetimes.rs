@@ -14,6 +14,9 @@ use super::record::Record;
 use super::table::Table;
 use crate::mistake::excerpt;
 
+#[cfg(test)]
+mod tests;
+
 /// Names of the column of IDs.
 const ID: [&str; 3] = ["id", "buffer", "buffer_id"];
 /// Names of the column with the moment from which a buffer lives.

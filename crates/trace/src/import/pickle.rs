@@ -14,6 +14,8 @@ use super::value::{Text, Value};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) mod writer;
 
 /// The newest protocol there is.
 const NEWEST_PROTOCOL: u8 = 5;
@@ -47,7 +49,9 @@ pub enum PickleMistake {
         left: usize,
     },
     /// An opcode with which a pickle runs code of its choice.
-    #[error("{opcode} would run code when unpickled; a memory snapshot is plain data and has none. Don't unpickle this")]
+    #[error(
+        "{opcode} would run code when unpickled; a memory snapshot is plain data and has none. Don't unpickle this"
+    )]
     RunsCode {
         /// The opcode's name.
         opcode: &'static str,
@@ -198,7 +202,8 @@ impl<'b> Pickle<'b> {
     pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
         let Value::Dict(number) = dict else { return None };
         let pairs = self.dicts[number as usize].iter().rev();
-        let is_key = |name: Value| matches!(name, Value::Text(text) if self.text_bytes(text) == key.as_bytes());
+        let is_key =
+            |name: Value| matches!(name, Value::Text(text) if self.text_bytes(text) == key.as_bytes());
         pairs.copied().find(|(name, _)| is_key(*name)).map(|(_, value)| value)
     }
 

@@ -12,9 +12,6 @@ use super::note::{Note, NoteKind, one_line};
 use crate::header::Header;
 use crate::reader::Trace;
 
-#[cfg(test)]
-mod tests;
-
 /// Largest block that is believed, in bytes: the addresses of a device have at most 57 bits (CUDA C++ Programming Guide,
 /// unified memory on systems with five-level page tables).
 const MOST_BLOCK_BYTES: u64 = 1 << 57;

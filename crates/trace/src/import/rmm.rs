@@ -13,8 +13,11 @@ use super::record::{Described, Record};
 use super::table::Table;
 use crate::mistake::excerpt;
 
+#[cfg(test)]
+mod tests;
+
 /// Names that the columns must have.
-pub(super) const COLUMNS: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
+const COLUMNS: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
 /// The default stream by another name: `cudaStreamLegacy` (CUDA Runtime API, stream synchronization behavior).
 const LEGACY: u64 = 1;
 /// The default stream of the calling thread: `cudaStreamPerThread`.
@@ -74,7 +77,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Record, Misplaced> {
         }
     }
 
-    record.note(NoteKind::Missing, "waits between streams and of the host, uses on other streams before the free");
+    record.note(
+        NoteKind::Missing,
+        "waits between streams and of the host, uses on other streams before the free",
+    );
     let (older, bytes) = record.older_blocks();
     if older > 0 {
         let text = format!(
@@ -91,14 +97,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<Record, Misplaced> {
         record.note(NoteKind::Guessed, text);
     }
     if refused > 0 {
-        let text = format!(
-            "{} refused: a mark, the request, and its free at once",
-            count_of(refused, "request")
-        );
+        let text =
+            format!("{} refused: a mark, the request, and its free at once", count_of(refused, "request"));
         record.note(NoteKind::Guessed, text);
     }
     if hopeless > 0 {
-        let text = format!("{} that no device could serve: the mark alone", count_of(hopeless, "refused request"));
+        let text =
+            format!("{} that no device could serve: the mark alone", count_of(hopeless, "refused request"));
         record.note(NoteKind::LeftOut, text);
     }
     if empty > 0 {

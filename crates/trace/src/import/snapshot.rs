@@ -16,7 +16,7 @@ mod segments;
 
 use self::annotations::Annotations;
 use self::device::Devices;
-use self::history::{History, OutOfMemory};
+use self::history::{History, OutOfMemory, Outcome};
 use self::object::Object;
 use self::segments::{BlockState, Segments};
 use super::error::{Misplaced, Place};
@@ -144,9 +144,10 @@ pub(super) fn read(bytes: &[u8], device: Option<u32>) -> Result<Reading, Misplac
     let events = traces.get(device as usize).and_then(|trace| pickle.list(*trace)).unwrap_or_default();
 
     let mut record = Record::default();
-    let last_refusal = History::new(&pickle, events, device, &segments)?.read(annotations, &mut record)?;
+    let Outcome { events, last_refusal } =
+        History::new(&pickle, events, device, &segments)?.read(annotations, &mut record)?;
     add_segments(&mut record, &segments)?;
-    note_the_record(&mut record, &segments, events.len());
+    note_the_record(&mut record, &segments, events);
     devices.note_others(device, &mut record);
 
     Ok(Reading {
@@ -180,17 +181,24 @@ fn add_segments(record: &mut Record, segments: &Segments) -> Result<(), Misplace
     }
     if other_size > 0 {
         let blocks = count_of(other_size, "live block");
-        record.note(NoteKind::Guessed, format!("sizes as in the events: the segments have others for {blocks}"));
+        record.note(
+            NoteKind::Guessed,
+            format!("sizes as in the events: the segments have others for {blocks}"),
+        );
     }
     if later > 0 {
         let blocks = count_of(later, "block");
-        let text = format!("when {blocks} were allocated that are live in the segments and freed in the events");
+        let text =
+            format!("when {blocks} were allocated that are live in the segments and freed in the events");
         record.note(NoteKind::Missing, text);
     }
     let strangers = record.live_blocks().saturating_sub(listed_live);
     if strangers > 0 && segments.count > 0 {
         let blocks = count_of(strangers, "block");
-        record.note(NoteKind::Guessed, format!("{blocks} live in the events and not in the segments: kept live"));
+        record.note(
+            NoteKind::Guessed,
+            format!("{blocks} live in the events and not in the segments: kept live"),
+        );
     }
     Ok(())
 }
@@ -213,13 +221,16 @@ fn note_the_record(record: &mut Record, segments: &Segments, events: usize) {
     }
     if pending > 0 {
         let blocks = count_of(pending, "block");
-        let text = format!("{blocks} of {pending_bytes} bytes, freed before, waited for other streams");
-        record.note(NoteKind::Missing, format!("what {text}"));
+        let text = format!(
+            "what {blocks} of {pending_bytes} bytes waited for: the program had freed them, other streams used them; \
+             allocated, used and freed first"
+        );
+        record.note(NoteKind::Missing, text);
     }
     record.note(NoteKind::Missing, "waits between streams and of the host; uses on other streams");
     if segments.private > 0 {
         let text = format!(
-            "private pools: {} of {} segments, with {} of {} bytes; the trace has one pool",
+            "private pools: {} of {} segments, {} of {} bytes; a trace has one pool",
             segments.private,
             segments.count,
             count_of(segments.private_blocks, "block"),
@@ -229,7 +240,10 @@ fn note_the_record(record: &mut Record, segments: &Segments, events: usize) {
     }
     if segments.guessed_sizes > 0 {
         let blocks = count_of(segments.guessed_sizes, "block");
-        record.note(NoteKind::Guessed, format!("{blocks} as large as their place: what was asked is not recorded"));
+        record.note(
+            NoteKind::Guessed,
+            format!("{blocks} as large as their place: what was asked is not recorded"),
+        );
     }
 }
 

@@ -102,9 +102,7 @@ impl<'b> Table<'b> {
         let (first, second) = (columns.next(), columns.next());
         let name = names[0];
         match second {
-            Some(_) => {
-                Err(Place::Line(1).is_wrong(TableMistake::TwoColumns { name, found: self.excerpt() }))
-            }
+            Some(_) => Err(Place::Line(1).is_wrong(TableMistake::TwoColumns { name, found: self.excerpt() })),
             None => Ok(first.map(|(at, _)| Column { name, at })),
         }
     }

@@ -62,7 +62,8 @@ impl Annotations {
         self.mark_before(u64::MAX, record);
         if self.left_out > 0 {
             let annotations = count_of(self.left_out, "annotation");
-            record.note(NoteKind::LeftOut, format!("{annotations} without a time, or from before the record"));
+            record
+                .note(NoteKind::LeftOut, format!("{annotations} without a time, or from before the record"));
         }
     }
 }

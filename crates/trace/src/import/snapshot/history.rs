@@ -74,9 +74,20 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
+/// What the history came to, beside the record.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// Events about blocks.
+    pub(super) events: usize,
+    /// The last request that was refused, if there is one.
+    pub(super) last_refusal: Option<OutOfMemory>,
+}
+
 /// How much of something there was.
 #[derive(Debug, Default)]
 struct Tally {
+    /// Events about blocks.
+    blocks: usize,
     empty: usize,
     private: usize,
     pending: usize,
@@ -143,12 +154,12 @@ impl<'p> History<'p> {
         Object::new(self.pickle, self.events[at], Place::Event(self.device, at))
     }
 
-    /// Fills the record. The last request that was refused, if there is one.
+    /// Fills the record.
     pub(super) fn read(
         mut self,
         mut annotations: Annotations,
         record: &mut Record,
-    ) -> Result<Option<OutOfMemory>, Misplaced> {
+    ) -> Result<Outcome, Misplaced> {
         let mut metadata = String::new();
         let first_time = match self.events {
             [] => None,
@@ -178,7 +189,7 @@ impl<'p> History<'p> {
         self.releases.end_run(Next::Other, record);
         annotations.end(record);
         self.note(record);
-        Ok(self.last_refusal)
+        Ok(Outcome { events: self.tally.blocks, last_refusal: self.last_refusal })
     }
 
     fn apply(
@@ -189,6 +200,11 @@ impl<'p> History<'p> {
         record: &mut Record,
     ) -> Result<(), Misplaced> {
         let place = event.place();
+        let is_about_blocks = matches!(
+            action,
+            Action::Allocate | Action::FreeRequested | Action::FreeCompleted | Action::OutOfMemory
+        );
+        self.tally.blocks += usize::from(is_about_blocks);
         match action {
             Action::Allocate => {
                 let block = described(event)?;
@@ -298,7 +314,7 @@ impl<'p> History<'p> {
     }
 
     fn note(&self, record: &mut Record) {
-        let Tally { empty, private, pending, completed_only, hopeless, ref unknown } = self.tally;
+        let Tally { empty, private, pending, completed_only, hopeless, ref unknown, .. } = self.tally;
         self.releases.note(record);
         if let Some(last) = &self.last_refusal {
             let requests = count_of(last.count, "refused request");
@@ -312,7 +328,12 @@ impl<'p> History<'p> {
         let (guessed, left_out) = (NoteKind::Guessed, NoteKind::LeftOut);
         say(pending, guessed, "free", "waited for other streams: a use on one (`u`), just before the free");
         say(completed_only, guessed, "free", "completed that nobody requested: freed there");
-        say(hopeless, left_out, "refused request", "that could not be served in an empty device: the mark alone");
+        say(
+            hopeless,
+            left_out,
+            "refused request",
+            "that could not be served in an empty device: the mark alone",
+        );
         say(private, left_out, "allocation", "from a private pool: the trace has one pool");
         say(empty, left_out, "allocation", "of 0 bytes");
         for (action, count) in unknown {

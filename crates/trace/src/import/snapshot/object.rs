@@ -48,8 +48,7 @@ impl<'p> Object<'p> {
 
     /// A number from 0 to `most`.
     fn number_of(&self, key: &'static str, value: Value, most: u64) -> Result<u64, Misplaced> {
-        let out_of_range =
-            |found| Err(self.place.is_wrong(SnapshotMistake::OutOfRange { key, found, most }));
+        let out_of_range = |found| Err(self.place.is_wrong(SnapshotMistake::OutOfRange { key, found, most }));
         match value {
             Value::Int(number) => match u64::try_from(number) {
                 Ok(number) if number <= most => Ok(number),

@@ -70,7 +70,9 @@ impl Releases {
         }
         if self.own_runs > 0 {
             let runs = count_of(self.own_runs, "run");
-            let text = format!("{runs} of releases before a new segment or an out of memory are the allocator's own");
+            let text = format!(
+                "{runs} of releases before a new segment or an out of memory are the allocator's own"
+            );
             record.note(NoteKind::Guessed, text);
         }
     }

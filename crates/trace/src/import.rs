@@ -4,22 +4,20 @@
 //! Main types: [`Importer`], [`Imported`], [`ImportFormat`], [`ImportError`]. Neighbours: one file a format below; what
 //! maps to what, and what a record can't say, is in `docs/import.md`.
 //!
-//! A file may be damaged or hostile. Nothing in it is run, nothing recurses, and memory is bounded by its size: about
-//! 80 bytes a byte for the worst pickle, a few for a real one.
+//! A file may be damaged or hostile. Nothing in it is run, nothing recurses, and memory is bounded by its size: 80
+//! bytes a byte at the worst, which a pickle of nothing but empty lists comes near, and a few for a real one.
 
 mod draft;
 mod error;
 mod format;
 mod lifetimes;
 mod note;
-mod opcode;
 mod pickle;
 mod record;
 mod rmm;
 mod snapshot;
 mod source;
 mod table;
-mod value;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -127,8 +125,8 @@ impl Importer {
         };
         about.push(("source", source));
         about.extend(capacity_bytes.map(|bytes| ("capacity", bytes.to_string())));
-        about.extend(allocator_settings.iter().map(|text| ("allocator settings", text.clone())));
-        about.extend(out_of_memory.iter().map(|text| ("out of memory", text.clone())));
+        about.extend(allocator_settings.iter().map(|text| ("allocator_settings", text.clone())));
+        about.extend(out_of_memory.iter().map(|text| ("out_of_memory", text.clone())));
         let Finished { trace, blocks, older_blocks, streams, peak_live_bytes, live_at_end_bytes, notes } =
             record.finish(&about)?;
         Ok(Imported {

@@ -121,3 +121,63 @@ fn wrapped(what: &str, text: &str) -> Vec<String> {
     lines.push(line);
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use concertina_trace::{Importer, LoadedTrace};
+
+    use super::{ImportArgs, WIDTH, quoted, run, summary, wrapped};
+
+    const TABLE: &str = "id,lower,upper,size\n7,0,3,10\n8,3,5,20\n";
+
+    #[test]
+    fn a_file_becomes_a_trace_and_a_mistake_leaves_the_old_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (input, output) = (directory.path().join("plan.csv"), directory.path().join("my.trace.zst"));
+        let import = || {
+            let (input, output) = (input.clone(), Some(output.clone()));
+            run(ImportArgs { input, output, format: None, device: None })
+        };
+        fs::write(&input, TABLE).expect("it can be written");
+        import().expect("a table");
+        let trace = LoadedTrace::open(&output).expect("a trace");
+        assert_eq!((trace.name(), trace.live_peak().bytes, trace.steps().len()), ("plan", 20, 4));
+
+        fs::write(&input, format!("{TABLE}9,5,4,1\n")).expect("it can be written");
+        let error = import().expect_err("it ends before it begins").to_string();
+        assert!(error.ends_with("plan.csv:4: a lifetime from 5 to 4 ends before it begins"), "{error}");
+        assert_eq!(LoadedTrace::open(&output).expect("the old one").steps().len(), 4);
+        assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 2);
+    }
+
+    #[test]
+    fn the_summary_fits_on_a_terminal_and_says_what_to_do_next() {
+        let mut imported = Importer::default().read(TABLE.into(), "plan.csv").expect("a table");
+        imported.capacity_bytes = Some(4096);
+        imported.allocator_settings = Some("max_split_size_mb:128'; ls #".to_owned());
+        let lines = summary(&imported, "my trace.zst".as_ref());
+        let (text, commands) = lines.split_at(lines.len() - 3);
+        assert!(text.iter().all(|line| line.chars().count() <= WIDTH), "{text:#?}");
+        assert_eq!(
+            commands,
+            [
+                "Next: cargo xtask bench 'my trace.zst'",
+                "  or, on a device of the same size: cargo xtask bench 'my trace.zst' --capacity 4096",
+                "  or, with its settings: cargo xtask bench 'my trace.zst' --allocators \
+                 \"pytorch:max_split_size_mb:128'; ls #,concertina\"",
+            ]
+        );
+        assert_eq!(quoted("a\0b"), "FILE");
+    }
+
+    #[test]
+    fn text_is_wrapped_behind_its_margin() {
+        assert_eq!(wrapped("missing", "waits"), ["missing       waits"]);
+        let long = ["word"; 30].join(" ");
+        let lines = wrapped("missing", &long);
+        assert_eq!(lines.iter().map(|line| line.len()).collect::<Vec<_>>(), [98, 14 + 13 * 5 - 1]);
+        assert!(lines[1].starts_with("              word"));
+    }
+}

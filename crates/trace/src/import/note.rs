@@ -32,7 +32,7 @@ impl NoteKind {
         match self {
             Self::Missing => "missing",
             Self::Guessed => "guessed",
-            Self::LeftOut => "left out",
+            Self::LeftOut => "left_out",
         }
     }
 }

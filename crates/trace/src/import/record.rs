@@ -53,10 +53,10 @@ pub enum RecordMistake {
         most: u64,
     },
     /// More live bytes than a trace can have.
-    #[error("{bytes} bytes are live at once, and a trace counts them in 64 bits")]
+    #[error("{exbibytes} EiB are live at once, and a trace counts live bytes in 64 bits")]
     TooMuchLive {
-        /// Live bytes at the peak.
-        bytes: u128,
+        /// Live bytes at the peak, in 2^60 bytes.
+        exbibytes: u64,
     },
     /// More streams than a trace can have.
     #[error("more streams than 32 bits count")]
@@ -265,8 +265,9 @@ impl Record {
         let streams = numbering.streams();
         let unknown_stream = numbering.number_of(RawStream::Unknown);
         let (peak, at_end) = (numbering.peak_bytes(), numbering.live_bytes());
-        let peak_live_bytes = u64::try_from(peak)
-            .map_err(|_| Place::File.is_wrong(RecordMistake::TooMuchLive { bytes: peak }))?;
+        let peak_live_bytes = u64::try_from(peak).map_err(|_| {
+            Place::File.is_wrong(RecordMistake::TooMuchLive { exbibytes: (peak >> 60) as u64 })
+        })?;
         let events = numbering.into_events();
 
         if let Some(stream) = unknown_stream {

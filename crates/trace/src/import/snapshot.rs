@@ -22,8 +22,8 @@ use self::segments::{BlockState, Segments};
 use super::error::{Misplaced, Place};
 use super::note::{NoteKind, count_of, one_line};
 use super::pickle::Pickle;
+use super::pickle::value::Value;
 use super::record::Record;
-use super::value::Value;
 
 #[cfg(test)]
 mod tests;

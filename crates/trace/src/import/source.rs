@@ -14,8 +14,8 @@ use crate::lines::Encoding;
 /// The most bytes that are read of one file. Strings in a decoded pickle are kept as places in it, of 32 bits.
 const MOST_BYTES: u64 = u32::MAX as u64;
 /// Compressed files may unpack to this in any case.
-const UNPACKED_BYTES: u64 = 64 << 20;
-/// And to this many times their size. Stacks of snapshots pack well: 20 to 60 times at the highest level.
+const UNPACKED_BYTES: u64 = 16 << 20;
+/// And to this many times their size. Snapshots unpack to 10 to 50 times theirs.
 const UNPACKED_RATIO: u64 = 256;
 
 /// How much of a file is read.

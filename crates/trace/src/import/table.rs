@@ -2,6 +2,9 @@
 //!
 //! Main types: [`Table`], [`Row`], [`TableMistake`]. Neighbours: `rmm` and `lifetimes` say which columns they need.
 
+use std::iter::Enumerate;
+use std::slice::Split;
+
 use super::error::{Misplaced, Place};
 use crate::lines::MAX_LINE_BYTES;
 use crate::mistake::excerpt;
@@ -55,16 +58,19 @@ pub enum TableMistake {
         /// The field.
         found: String,
         /// Smallest number that the column takes.
-        least: i128,
+        least: i64,
         /// Largest number that the column takes.
-        most: i128,
+        most: u64,
     },
 }
+
+/// Lines of a text, without their line breaks.
+type Lines<'b> = Enumerate<Split<'b, u8, fn(&u8) -> bool>>;
 
 /// A table whose column names were read.
 #[derive(Debug)]
 pub(super) struct Table<'b> {
-    lines: std::iter::Enumerate<std::slice::Split<'b, u8, fn(&u8) -> bool>>,
+    lines: Lines<'b>,
     names: &'b str,
     line: Place,
 }
@@ -166,13 +172,13 @@ impl<'b> Row<'b> {
     /// A whole number that is not negative.
     pub(super) fn number(&self, column: Column) -> Result<u64, Misplaced> {
         let text = self.text(column);
-        text.parse().map_err(|_| self.not_a_number(column, 0, u64::MAX.into()))
+        text.parse().map_err(|_| self.not_a_number(column, 0, u64::MAX))
     }
 
     /// A whole number.
     pub(super) fn signed(&self, column: Column) -> Result<i64, Misplaced> {
         let text = self.text(column);
-        text.parse().map_err(|_| self.not_a_number(column, i64::MIN.into(), i64::MAX.into()))
+        text.parse().map_err(|_| self.not_a_number(column, i64::MIN, i64::MAX as u64))
     }
 
     /// A pointer as C and C++ print it: `0x` and hexadecimal digits, `(nil)`, or decimal digits.
@@ -184,10 +190,10 @@ impl<'b> Row<'b> {
             None if text == "(nil)" => Some(0),
             None => text.parse().ok(),
         };
-        read.ok_or_else(|| self.not_a_number(column, 0, u64::MAX.into()))
+        read.ok_or_else(|| self.not_a_number(column, 0, u64::MAX))
     }
 
-    fn not_a_number(&self, column: Column, least: i128, most: i128) -> Misplaced {
+    fn not_a_number(&self, column: Column, least: i64, most: u64) -> Misplaced {
         let found = excerpt(self.text(column).as_bytes());
         self.place.is_wrong(TableMistake::NotANumber { column: column.name, found, least, most })
     }

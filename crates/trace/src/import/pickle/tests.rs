@@ -4,10 +4,11 @@
 
 use proptest::prelude::*;
 
+use super::decoder::MOST_KEYS;
+use super::value::Value;
 use super::writer::Data;
-use super::{MOST_KEYS, MOST_TEXT_BYTES, Pickle, PickleMistake};
+use super::{MOST_TEXT_BYTES, Pickle, PickleMistake};
 use crate::import::error::{ImportErrorKind, Place};
-use crate::import::value::Value;
 
 /// The mistake in a pickle, and the byte where it is.
 fn mistake(bytes: &[u8]) -> (usize, PickleMistake) {
@@ -77,7 +78,7 @@ fn every_opcode_does_what_pickletools_says() {
         (b"(\x8c\x01aK\x01d.", "{'a': 1}"),
         // Memo: by order, by byte, by four bytes; what is referred to is the same list.
         (b"](]\x94h\x00e.", "[[], []]"),
-        (b"](]q\x00h\x00h\x00K\x07ae.", "[[7], [7]]"),
+        (b"](]q\x00h\x00h\x00K\x07ae.", "[[7], [7], [7]]"),
         (b"](]r\0\0\0\0j\0\0\0\0e.", "[[], []]"),
         (b"](K\x01q\x00K\x02q\x00h\x00e.", "[1, 2, 2]"),
         (b"\x80\x05\x95\x02\0\0\0\0\0\0\0N.", "None"),

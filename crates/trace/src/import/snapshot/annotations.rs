@@ -6,8 +6,8 @@ use super::object::Object;
 use crate::import::error::{Misplaced, Place};
 use crate::import::note::{NoteKind, count_of};
 use crate::import::pickle::Pickle;
+use crate::import::pickle::value::Value;
 use crate::import::record::Record;
-use crate::import::value::Value;
 
 /// The annotations of one device, in the order of time.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use super::object::Object;
 use crate::import::note::{NoteKind, count_of};
 use crate::import::pickle::Pickle;
+use crate::import::pickle::value::Value;
 use crate::import::record::Record;
-use crate::import::value::Value;
 
 /// What comes after a run of releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

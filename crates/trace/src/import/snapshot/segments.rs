@@ -10,8 +10,8 @@ use super::object::Object;
 use crate::import::draft::RawStream;
 use crate::import::error::{Misplaced, Place};
 use crate::import::pickle::Pickle;
+use crate::import::pickle::value::Value;
 use crate::import::record::Described;
-use crate::import::value::Value;
 use crate::mistake::excerpt;
 
 /// Whose a block is.

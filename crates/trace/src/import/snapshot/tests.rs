@@ -56,7 +56,7 @@ fn a_history_becomes_the_requests_of_the_program() {
         [
             ("name", "snap"),
             ("source", "imported from snap.pickle, a PyTorch memory snapshot, device 0"),
-            ("allocator settings", "max_split_size_mb:128"),
+            ("allocator_settings", "max_split_size_mb:128"),
             ("missing", "waits between streams and of the host; uses on other streams"),
             ("peak_live", "500"),
             ("events", "4"),
@@ -377,7 +377,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             history((0..128).map(|at| event("alloc", at << 57, 1 << 57)).collect()),
-            "18446744073709551616 bytes are live at once, and a trace counts them in 64 bits",
+            "16 EiB are live at once, and a trace counts live bytes in 64 bits",
         ),
         (
             history(vec![alloc(), alloc()]),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::ImportErrorKind;
-use super::pickle::opcode::Op;
+use super::pickle::Op;
 use super::{lifetimes, table};
 use crate::mistake::excerpt;
 use crate::reader::FORMAT_NAME;

@@ -10,16 +10,18 @@
 
 mod decoder;
 mod mistake;
-pub(super) mod opcode;
+mod opcode;
 #[cfg(test)]
 mod tests;
-pub(super) mod value;
+mod value;
 #[cfg(test)]
 pub(super) mod writer;
 
 use self::decoder::Decoder;
 pub use self::mistake::PickleMistake;
-use self::value::{Text, Value};
+pub(super) use self::opcode::Op;
+use self::value::Text;
+pub(super) use self::value::Value;
 use super::error::Misplaced;
 
 /// Most values that are decoded, lists and dicts included: 16 bytes each, up to 80 with what surrounds them. An event of a

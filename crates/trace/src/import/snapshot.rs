@@ -22,7 +22,7 @@ use self::segments::{BlockState, Segments};
 use super::error::{Misplaced, Place};
 use super::note::{NoteKind, count_of, one_line};
 use super::pickle::Pickle;
-use super::pickle::value::Value;
+use super::pickle::Value;
 use super::record::Record;
 
 #[cfg(test)]

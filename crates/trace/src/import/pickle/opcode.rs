@@ -8,18 +8,18 @@ macro_rules! opcodes {
     ($($(#[$doc:meta])* $variant:ident = $byte:literal $name:literal,)*) => {
         /// An opcode that memory snapshots are made of.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Op {
+        pub(in crate::import) enum Op {
             $($(#[$doc])* $variant,)*
         }
 
         impl Op {
             /// The opcode with this byte, if it is one of them.
-            pub(super) const fn of(byte: u8) -> Option<Self> {
+            pub(in crate::import) const fn of(byte: u8) -> Option<Self> {
                 match byte { $($byte => Some(Self::$variant),)* _ => None }
             }
 
             /// Its name.
-            pub(super) const fn name(self) -> &'static str {
+            pub(in crate::import) const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
         }
@@ -139,12 +139,12 @@ const OTHERS: [(u8, &str); 21] = [
 ];
 
 /// Whether a pickle that holds it runs code of its choice when Python reads it.
-pub(super) fn runs_code(byte: u8) -> bool {
+pub(in crate::import) fn runs_code(byte: u8) -> bool {
     RUN_CODE.iter().any(|(code, _)| *code == byte)
 }
 
 /// The name of an opcode that is not carried out.
-pub(super) fn name_of(byte: u8) -> &'static str {
+pub(in crate::import) fn name_of(byte: u8) -> &'static str {
     let mut named = RUN_CODE.iter().chain(&OTHERS);
     named.find(|(code, _)| *code == byte).map_or("an unknown opcode", |(_, name)| name)
 }

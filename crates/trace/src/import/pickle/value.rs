@@ -4,16 +4,16 @@
 
 /// A text: its place in the bytes of the pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Text {
+pub(in crate::import) struct Text {
     /// The first byte.
-    pub(super) at: u32,
+    pub(in crate::import) at: u32,
     /// Its length in bytes.
-    pub(super) bytes: u32,
+    pub(in crate::import) bytes: u32,
 }
 
 /// A value, or the number of the list or dict that it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value {
+pub(in crate::import) enum Value {
     /// Nothing.
     None,
     /// A truth value.
@@ -38,7 +38,7 @@ pub(super) enum Value {
 
 impl Value {
     /// The number that LONG1 writes: two's complement, the lowest byte first.
-    pub(super) fn of_long(bytes: &[u8]) -> Self {
+    pub(in crate::import) fn of_long(bytes: &[u8]) -> Self {
         let fill = if bytes.last().is_some_and(|last| last & 0x80 != 0) { 0xff } else { 0 };
         // Picklers write as few bytes as possible; what is too much repeats the sign.
         let mut wide = [fill; 16];
@@ -58,7 +58,7 @@ impl Value {
     }
 
     /// What it is called in an error.
-    pub(super) const fn kind(self) -> &'static str {
+    pub(in crate::import) const fn kind(self) -> &'static str {
         match self {
             Self::None => "None",
             Self::Bool(_) => "a truth value",

@@ -6,7 +6,7 @@ use super::object::Object;
 use crate::import::error::{Misplaced, Place};
 use crate::import::note::{NoteKind, count_of};
 use crate::import::pickle::Pickle;
-use crate::import::pickle::value::Value;
+use crate::import::pickle::Value;
 use crate::import::record::Record;
 
 /// The annotations of one device, in the order of time.

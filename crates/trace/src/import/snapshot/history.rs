@@ -14,7 +14,7 @@ use crate::import::draft::RawStream;
 use crate::import::error::{Misplaced, Place};
 use crate::import::note::{NoteKind, count_of, one_line};
 use crate::import::pickle::Pickle;
-use crate::import::pickle::value::Value;
+use crate::import::pickle::Value;
 use crate::import::record::{Described, Record};
 use crate::mistake::excerpt;
 

@@ -5,7 +5,7 @@
 use super::SnapshotMistake;
 use crate::import::error::{Misplaced, Place};
 use crate::import::pickle::Pickle;
-use crate::import::pickle::value::Value;
+use crate::import::pickle::Value;
 
 /// One entry of a snapshot.
 #[derive(Clone, Copy, Debug)]

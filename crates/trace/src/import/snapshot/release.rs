@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::object::Object;
 use crate::import::note::{NoteKind, count_of};
 use crate::import::pickle::Pickle;
-use crate::import::pickle::value::Value;
+use crate::import::pickle::Value;
 use crate::import::record::Record;
 
 /// What comes after a run of releases.

@@ -10,7 +10,7 @@ use super::object::Object;
 use crate::import::draft::RawStream;
 use crate::import::error::{Misplaced, Place};
 use crate::import::pickle::Pickle;
-use crate::import::pickle::value::Value;
+use crate::import::pickle::Value;
 use crate::import::record::Described;
 use crate::mistake::excerpt;
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use concertina_bench::{CaseError, MomentError, UnknownTrace};
 use concertina_emulator::{ConfigError, CostFileError};
-use concertina_trace::{GeneratorError, ReadError, WriteError};
+use concertina_trace::{GeneratorError, ImportError, ReadError, WriteError};
 
 use crate::sweep::SweepError;
 
@@ -34,6 +34,9 @@ pub(crate) enum XtaskError {
     /// A trace that can't be read.
     #[error(transparent)]
     ReadTrace(#[from] ReadError),
+    /// A file that can't be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// A trace that can't be made as asked.
     #[error(transparent)]
     Generator(#[from] GeneratorError),
@@ -130,6 +133,7 @@ impl XtaskError {
             | Self::UnknownTrace(_)
             | Self::Moment(_)
             | Self::ReadTrace(_)
+            | Self::Import(_)
             | Self::Generator(_)
             | Self::WriteTrace { .. }
             | Self::CostTable(_)

@@ -68,6 +68,11 @@ fn values_of_options() {
         (&["replay", "t1", "--capacity", "80GB?"], &["`80GB?`"]),
         (&["trace", "gen", "fractal", "--out", "x"], &["fractal", "random"]),
         (&["trace", "gen", "random", "--seed", "-1", "--out", "x"], &["-1"]),
+        (
+            &["trace", "import", "x", "--format", "json"],
+            &["\"json\"", "pytorch-snapshot, rmm-log or lifetimes"],
+        ),
+        (&["trace", "import", "x", "--device", "-1"], &["-1"]),
     ];
     for (arguments, words) in cases {
         assert_refused(arguments, words);
@@ -88,6 +93,7 @@ fn traces_that_are_not_there() {
     assert_refused(&["replay", "none/such.trace"], &["`none/such.trace`"]);
     assert_refused(&["trace", "stat", "none.trace.zst"], &["`none.trace.zst`"]);
     assert_refused(&["trace", "convert", "none.trace", "out.trace"], &["none.trace"]);
+    assert_refused(&["trace", "import", "none.pickle"], &["none.pickle", "can't read"]);
 }
 
 #[test]
@@ -109,6 +115,29 @@ fn files_that_are_no_traces() {
             assert_refused(command, &[name, words[0], words[1]]);
         }
     }
+}
+
+#[test]
+fn files_that_can_not_be_imported() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let wrong: [(&str, &[u8], [&str; 2]); 4] = [
+        ("code.pickle", b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02ls\x85R.", ["byte 14", "STACK_GLOBAL"]),
+        ("cut.pickle", b"\x80\x04]\x8c\x20address", ["byte 3", "cut off"]),
+        (
+            "rmm.csv",
+            b"Thread,Time,Action,Pointer,Size,Stream\n1,t,allocate,0x1,-5,0\n",
+            ["rmm.csv:2", "\"-5\""],
+        ),
+        ("plan.csv", b"id,lower,upper,size\n1,5,4,10\n", ["plan.csv:2", "from 5 to 4"]),
+    ];
+    let out = directory.path().join("new.trace");
+    for (name, content, words) in wrong {
+        let path = directory.path().join(name);
+        std::fs::write(&path, content).expect("written");
+        assert_refused(&["trace", "import", text(&path), "-o", text(&out)], &[name, words[0], words[1]]);
+    }
+    let left = std::fs::read_dir(directory.path()).expect("listed").count();
+    assert_eq!(left, wrong.len(), "a failed import leaves nothing behind");
 }
 
 #[test]

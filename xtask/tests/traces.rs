@@ -30,6 +30,24 @@ fn a_trace_survives_compression_and_back() {
 }
 
 #[test]
+fn an_imported_log_is_a_trace_that_can_be_replayed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [log, trace] = ["log.csv", "log.trace.zst"].map(|name| directory.path().join(name));
+    let rows =
+        "1,t,allocate,0x100,104857600,0\n1,t,allocate,0x200,209715200,0x7\n1,t,free,0x100,104857600,0\n";
+    std::fs::write(&log, format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}")).expect("written");
+    let printed = xtask(&["trace", "import", text(&log), "-o", text(&trace)]);
+    assert!(
+        printed.contains("live peak     300 MiB") && printed.contains("Next: cargo xtask bench"),
+        "{printed}"
+    );
+    let stat = xtask(&["trace", "stat", text(&trace)]);
+    assert!(stat.contains("live peak      300 MiB in 2 blocks") && stat.contains("missing: waits"), "{stat}");
+    let bench = xtask(&["bench", text(&trace), "--allocators", "pytorch,concertina", "--capacity", "1.02x"]);
+    assert!(bench.contains("concertina") && !bench.contains("out of memory"), "{bench}");
+}
+
+#[test]
 fn the_figures_of_the_first_worked_example() {
     let stat = xtask(&["trace", "stat", "s1"]);
     // 100 + 200 + 300 MiB, the middle freed, then 250: 650 MiB live in three blocks.

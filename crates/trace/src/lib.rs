@@ -1,7 +1,9 @@
 //! Allocation traces of GPU programs: the format, its reader and writer, made traces, figures of a trace, and a
-//! replay that drives an allocator on the emulated device and checks what it hands out.
+//! replay that drives an allocator on the emulated device and checks what it hands out. Records of other programs can be
+//! imported.
 //!
-//! Main types: [`TraceReader`], [`TraceWriter`], [`LoadedTrace`], [`Generator`], [`Replay`]. Neighbours:
+//! Main types: [`TraceReader`], [`TraceWriter`], [`LoadedTrace`], [`Generator`], [`Importer`],
+//! [`Replay`]. Neighbours:
 //! `concertina-baselines` and the benches implement [`target::ReplayTarget`]; `xtask` is the command line. The format
 //! is in `docs/trace-format.md`.
 
@@ -12,6 +14,7 @@ mod device;
 mod event;
 mod generator;
 mod header;
+mod import;
 mod intervals;
 mod latency;
 mod lines;
@@ -33,6 +36,10 @@ pub use device::ReplayDevice;
 pub use event::{Event, Letter};
 pub use generator::{Generator, GeneratorError, GeneratorOptions, PublicCase};
 pub use header::Header;
+pub use import::{
+    ImportError, ImportErrorKind, ImportFormat, Imported, Importer, LifetimesMistake, Note, NoteKind,
+    PickleMistake, Place, RecordMistake, RmmMistake, SnapshotMistake, TableMistake, UnknownImportFormat,
+};
 pub use latency::Latencies;
 pub use lines::{Encoding, MAX_LINE_BYTES};
 pub use loaded::{LoadedTrace, Mark, Peak, Step};

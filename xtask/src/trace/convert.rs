@@ -2,13 +2,13 @@
 //!
 //! Main types: [`ConvertArgs`]. Neighbours: reader and writer are `concertina_trace`'s.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use concertina_trace::{TraceReader, TraceWriter, WriteError};
 
-use super::encoding_of;
+use super::{encoding_of, write_whole};
 use crate::error::XtaskError;
 
 /// Arguments of `trace convert`.
@@ -28,29 +28,9 @@ pub(crate) struct ConvertArgs {
 /// Reads the one and writes the other, event by event. Nothing is left at `OUT` if the input is no whole trace.
 pub(super) fn run(args: ConvertArgs) -> Result<(), XtaskError> {
     let mut reader = TraceReader::open(&args.input)?;
-    let part = part_of(&args.output);
-    let result = copy(&mut reader, &part, &args.output).and_then(|events| {
-        let renamed = fs::rename(&part, &args.output);
-        renamed.map(|()| events).map_err(|source| XtaskError::io("write", &args.output, source))
-    });
-    match result {
-        Ok(events) => {
-            println!("{}: {events} events", args.output.display());
-            Ok(())
-        }
-        Err(error) => {
-            // The file may not be there yet; what went wrong first is what the user should see.
-            let _ = fs::remove_file(&part);
-            Err(error)
-        }
-    }
-}
-
-/// The name under which the file is written until it is whole.
-fn part_of(output: &Path) -> PathBuf {
-    let mut name = output.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
+    let events = write_whole(&args.output, |part| copy(&mut reader, part, &args.output))?;
+    println!("{}: {events} events", args.output.display());
+    Ok(())
 }
 
 fn copy<R: std::io::BufRead>(

@@ -5,7 +5,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, ci, contract, gpu, probe, replay, test, tidy, trace};
+use crate::{bench, ci, contract, gpu, instructions, probe, replay, test, tidy, trace};
 
 /// Bench, replay, test and check Concertina, an allocator for GPU memory on CUDA virtual memory.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Contract(contract::ContractArgs),
     /// Everything that a machine with a GPU is for: contract, examples, probe and bench, in one go.
     Gpu(gpu::GpuArgs),
+    /// Count the instructions of an allocation and its free; needs valgrind.
+    Instructions(instructions::InstructionsArgs),
     /// Look at traces, make them, convert them.
     Trace(trace::TraceArgs),
     /// Run all tests.

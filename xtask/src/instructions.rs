@@ -43,7 +43,8 @@ pub(crate) fn run(root: &Path, _args: InstructionsArgs) -> Result<(), XtaskError
         eprintln!("note: valgrind is not installed: the instructions of a hit are not counted");
         return Ok(());
     }
-    Step::cargo(&["build", "--release", "--package", "concertina-bench", "--example", "hit_pairs"]).run(root)?;
+    Step::cargo(&["build", "--release", "--package", "concertina-bench", "--example", "hit_pairs"])
+        .run(root)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let program = root.join(target).join("release/examples/hit_pairs");
     println!("{:<8} {:>8} {:>20} {:>8}", "face", "size", "instructions a pair", "ceiling");

@@ -11,18 +11,19 @@ use clap::Args;
 use crate::error::XtaskError;
 use crate::process::Step;
 
-/// Most instructions that a pair may take, by face and size. Lower them when the code gets better.
+/// Most instructions that a pair may take, by face and size: 7 % over what rustc 1.95 gives on x86-64. Lower them when the
+/// code gets better.
 const CEILINGS: [(&str, &str, u64, u64); 10] = [
-    ("handle", "512 B", 512, 10_000),
-    ("handle", "64 KiB", 64 << 10, 10_000),
-    ("handle", "1 MiB", 1 << 20, 10_000),
-    ("handle", "20 MiB", 20 << 20, 10_000),
-    ("handle", "200 MiB", 200 << 20, 10_000),
-    ("raw", "512 B", 512, 10_000),
-    ("raw", "64 KiB", 64 << 10, 10_000),
-    ("raw", "1 MiB", 1 << 20, 10_000),
-    ("raw", "20 MiB", 20 << 20, 10_000),
-    ("raw", "200 MiB", 200 << 20, 10_000),
+    ("handle", "512 B", 512, 340),
+    ("handle", "64 KiB", 64 << 10, 340),
+    ("handle", "1 MiB", 1 << 20, 340),
+    ("handle", "20 MiB", 20 << 20, 340),
+    ("handle", "200 MiB", 200 << 20, 340),
+    ("raw", "512 B", 512, 365),
+    ("raw", "64 KiB", 64 << 10, 365),
+    ("raw", "1 MiB", 1 << 20, 365),
+    ("raw", "20 MiB", 20 << 20, 385),
+    ("raw", "200 MiB", 200 << 20, 385),
 ];
 
 /// Pairs of the shorter run; the longer one has twice as many.

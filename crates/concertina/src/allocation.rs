@@ -78,7 +78,7 @@ impl<D: Driver> Allocation<D> {
     }
 
     /// The block's heap: the stream's own, with no lookup, or that of a graph pool.
-    #[inline]
+    #[inline(always)]
     fn with_heap<T>(
         &self,
         core: &StreamCore<D>,

@@ -173,7 +173,7 @@ impl<D: Driver> Allocator<D> {
     }
 
     /// The same for a stream of this allocator's, by what its blocks keep of it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocate_of(
         &self,
         core: &Arc<StreamCore<D>>,
@@ -296,7 +296,7 @@ impl<D: Driver> Allocator<D> {
         if Arc::ptr_eq(&core.shared, &self.shared) { Ok(core) } else { Err(Error::ForeignStream) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allocate_on(&self, core: &StreamCore<D>, layout: Layout) -> Result<RawAllocation, Error> {
         let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
         if core.is_captured() {
@@ -305,7 +305,7 @@ impl<D: Driver> Allocator<D> {
         self.allocate_from(core.cell(request.kind()), &request, layout)
     }
 
-    #[inline]
+    #[inline(always)]
     fn allocate_from(
         &self,
         cell: &Arc<HeapCell<D>>,
@@ -323,9 +323,8 @@ impl<D: Driver> Allocator<D> {
         request: &Request,
         layout: Layout,
     ) -> Result<RawAllocation, Error> {
-        match core.captured_into() {
-            None => self.allocate_from(core.cell(request.kind()), request, layout),
-            Some(cell) => self.allocate_from(&cell, request, layout),
-        }
+        let captured_into = core.captured_into();
+        let cell = captured_into.as_ref().unwrap_or_else(|| core.cell(request.kind()));
+        self.allocate_from(cell, request, layout)
     }
 }

@@ -112,7 +112,7 @@ impl<D: Driver> HeapCell<D> {
     }
 
     /// Serves a request if that takes no driver call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hit(&self, request: &Request) -> Option<Granted> {
         let mut heap = self.heap.lock();
         if self.queue.is_empty()
@@ -175,7 +175,7 @@ impl<D: Driver> HeapCell<D> {
 
     /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
     /// heap that is retired.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&self, freeing: Freeing) -> Result<bool, FreeError> {
         let Some(mut heap) = self.heap.try_lock() else { return Ok(self.queue_free(freeing)) };
         let Freeing { block, generation, .. } = freeing;

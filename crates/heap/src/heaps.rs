@@ -242,7 +242,7 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// If the block is not live; nothing changes then. A free that was queued is not checked before it comes out of the
     /// queue: one that is refused there is logged, and changes nothing either.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, cell: &HeapCell<D>, freeing: Freeing) -> Result<(), FreeError> {
         if cell.free(freeing)? {
             self.finish_last_block(cell.key());

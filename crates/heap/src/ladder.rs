@@ -71,7 +71,7 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// Out of memory with a report, or a failed driver call. Either way all live blocks are as they were, every frame
     /// and mapping is where it is counted, and the same request may be made again.
-    #[inline]
+    #[inline(always)]
     pub fn allocate(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
         match cell.hit(request) {
             Some(granted) => Ok(granted),

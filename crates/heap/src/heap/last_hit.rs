@@ -35,7 +35,7 @@ pub(super) enum LastHit {
 
 impl<D: Driver> Heap<D> {
     /// Serves a request that equals the last one, if that one's block was freed and nothing else happened.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hit_again(&mut self, request: &Request) -> Option<Granted> {
         if let LastHit::Kept { block, steps } = self.last_hit
             && steps == request.steps
@@ -60,7 +60,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Frees the block of the last hit at the stream's tick `tick`, and keeps it. Returns whether it was that block, live.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn keep_last_hit(&mut self, number: u32, generation: u32, tick: u64) -> bool {
         if self.last_hit != LastHit::Live(number) || !self.recorded.is_empty() {
             return false;

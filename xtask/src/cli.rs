@@ -5,7 +5,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, ci, contract, gpu, probe, replay, sweep, test, tidy, trace};
+use crate::{bench, ci, contract, gpu, instructions, probe, replay, sweep, test, tidy, trace};
 
 /// Bench, replay, test and check Concertina, an allocator for GPU memory on CUDA virtual memory.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Gpu(gpu::GpuArgs),
     /// Run a grid of experiments from a file: traces, allocators, devices.
     Sweep(sweep::SweepArgs),
+    /// Count the instructions of an allocation and its free; needs valgrind.
+    Instructions(instructions::InstructionsArgs),
     /// Look at traces, make them, convert them.
     Trace(trace::TraceArgs),
     /// Run all tests.

@@ -112,6 +112,12 @@ pub(crate) enum XtaskError {
         /// How it ended.
         status: std::process::ExitStatus,
     },
+    /// Pairs of an allocation and its free take more instructions than they may; they were printed.
+    #[error("{pairs} pairs take more instructions than their ceiling")]
+    Instructions {
+        /// How many.
+        pairs: usize,
+    },
     /// House rules are broken; they were printed.
     #[error("tidy: {findings} findings")]
     Untidy {
@@ -155,6 +161,7 @@ impl XtaskError {
             | Self::Defects { .. }
             | Self::Start { .. }
             | Self::Step { .. }
+            | Self::Instructions { .. }
             | Self::Untidy { .. } => ExitCode::FAILURE,
         }
     }

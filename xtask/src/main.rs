@@ -12,6 +12,7 @@ mod date;
 mod error;
 mod figures;
 mod gpu;
+mod instructions;
 mod measured_device;
 mod probe;
 mod process;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Gpu(args) => gpu::run(&root, args),
         Command::Replay(args) => replay::run(args),
         Command::Sweep(args) => sweep::run(args),
+        Command::Instructions(args) => instructions::run(&root, args),
         Command::Trace(args) => trace::run(args),
         Command::Test(args) => test::run(&root, args),
         Command::Tidy(args) => tidy::run(&root, args),

@@ -28,6 +28,7 @@ impl<D: Driver> fmt::Debug for Allocation<D> {
 }
 
 impl<D: Driver> Allocation<D> {
+    #[inline]
     pub(crate) fn new(core: &Arc<StreamCore<D>>, raw: RawAllocation) -> Self {
         Self { raw, core: Some(Arc::clone(core)) }
     }
@@ -77,6 +78,7 @@ impl<D: Driver> Allocation<D> {
     }
 
     /// The block's heap: the stream's own, with no lookup, or that of a graph pool.
+    #[inline(always)]
     fn with_heap<T>(
         &self,
         core: &StreamCore<D>,
@@ -94,6 +96,7 @@ impl<D: Driver> Allocation<D> {
 }
 
 impl<D: Driver> Drop for Allocation<D> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
             let freed = self.with_heap(&core, |heap| core.shared.heaps.free(heap, self.raw.freeing()));
@@ -136,6 +139,7 @@ impl RawAllocation {
         self.key.stream
     }
 
+    #[inline]
     pub(crate) fn freeing(&self) -> Freeing {
         let Granted { block, generation, .. } = self.granted;
         Freeing { block, generation, bytes: self.layout.bytes() }

@@ -167,11 +167,13 @@ impl<D: Driver> Allocator<D> {
     /// [`Error::Request`], [`Error::OutOfMemory`] with a report, [`Error::Driver`], [`Error::ForeignStream`];
     /// [`Error::Capture`] on a stream that captures a graph, unless the block is free and held already: see
     /// [`Stream::capture`].
+    #[inline]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Allocation<D>, Error> {
         self.allocate_of(self.core_of(stream)?, layout)
     }
 
     /// The same for a stream of this allocator's, by what its blocks keep of it.
+    #[inline(always)]
     pub(crate) fn allocate_of(
         &self,
         core: &Arc<StreamCore<D>>,
@@ -184,6 +186,7 @@ impl<D: Driver> Allocator<D> {
     ///
     /// # Errors
     /// As [`Allocator::allocate`].
+    #[inline]
     pub fn allocate_raw(&self, layout: Layout, stream: &Stream<D>) -> Result<RawAllocation, Error> {
         self.allocate_on(self.core_of(stream)?, layout)
     }
@@ -194,6 +197,7 @@ impl<D: Driver> Allocator<D> {
     /// # Errors
     /// [`Error::NotLive`] if it was freed before, or is another allocator's; nothing changes then. Whether a queued free
     /// is the second one of its block is seen only later: it is logged then, and changes nothing.
+    #[inline]
     pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
         let cell = self.shared.cell_of(raw)?;
         Ok(self.shared.heaps.free(&cell, raw.freeing())?)
@@ -286,20 +290,41 @@ impl<D: Driver> Allocator<D> {
         if unreturned.is_empty() { Ok(()) } else { Err(Error::Unreturned(unreturned)) }
     }
 
+    #[inline]
     fn core_of<'a>(&self, stream: &'a Stream<D>) -> Result<&'a Arc<StreamCore<D>>, Error> {
         let core = stream.core();
         if Arc::ptr_eq(&core.shared, &self.shared) { Ok(core) } else { Err(Error::ForeignStream) }
     }
 
+    #[inline(always)]
     fn allocate_on(&self, core: &StreamCore<D>, layout: Layout) -> Result<RawAllocation, Error> {
         let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
-        let allocate = |cell: &Arc<HeapCell<D>>| {
-            let granted = self.shared.heaps.allocate(cell, &request)?;
-            Ok(RawAllocation { allocator: self.shared.instance, key: cell.key(), granted, layout })
-        };
-        match core.captured_into() {
-            None => allocate(core.cell(request.kind())),
-            Some(cell) => allocate(&cell),
+        if core.is_captured() {
+            return self.allocate_captured(core, &request, layout);
         }
+        self.allocate_from(core.cell(request.kind()), &request, layout)
+    }
+
+    #[inline(always)]
+    fn allocate_from(
+        &self,
+        cell: &Arc<HeapCell<D>>,
+        request: &Request,
+        layout: Layout,
+    ) -> Result<RawAllocation, Error> {
+        let granted = self.shared.heaps.allocate(cell, request)?;
+        Ok(RawAllocation { allocator: self.shared.instance, key: cell.key(), granted, layout })
+    }
+
+    #[cold]
+    fn allocate_captured(
+        &self,
+        core: &StreamCore<D>,
+        request: &Request,
+        layout: Layout,
+    ) -> Result<RawAllocation, Error> {
+        let captured_into = core.captured_into();
+        let cell = captured_into.as_ref().unwrap_or_else(|| core.cell(request.kind()));
+        self.allocate_from(cell, request, layout)
     }
 }

@@ -29,6 +29,7 @@ pub(crate) struct StreamCore<D: Driver> {
 }
 
 impl<D: Driver> StreamCore<D> {
+    #[inline]
     pub(crate) fn cell(&self, kind: Kind) -> &Arc<HeapCell<D>> {
         match kind {
             Kind::Small => &self.small,
@@ -36,12 +37,15 @@ impl<D: Driver> StreamCore<D> {
         }
     }
 
+    /// Whether the stream's memory comes from a graph pool.
+    #[inline]
+    pub(crate) fn is_captured(&self) -> bool {
+        self.is_captured.load(Ordering::Relaxed)
+    }
+
     /// While the stream captures: the heap of the graph pool that its memory comes from.
     pub(crate) fn captured_into(&self) -> Option<Arc<HeapCell<D>>> {
-        match self.is_captured.load(Ordering::Relaxed) {
-            false => None,
-            true => self.captured_into.lock().clone(),
-        }
+        if self.is_captured() { self.captured_into.lock().clone() } else { None }
     }
 
     /// From now on memory comes from a graph pool, or no longer.

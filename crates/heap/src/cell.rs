@@ -13,8 +13,9 @@ use concertina_vmm::{Driver, Fences, StreamClock, Use};
 
 use crate::error::FreeError;
 use crate::graph::GraphPool;
-use crate::heap::{DEFAULT_POOL, Heap, HeapKey};
+use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 use crate::live::LiveCount;
+use crate::step::Request;
 
 /// A block to be freed, as its handle knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,7 @@ impl<D: Driver> HeapCell<D> {
     }
 
     /// The heap's key.
+    #[inline]
     pub fn key(&self) -> HeapKey {
         self.key
     }
@@ -101,18 +103,30 @@ impl<D: Driver> HeapCell<D> {
         &self.clock
     }
 
-    /// Waits for the lock, and frees what was queued.
+    /// Waits for the lock, frees what was queued, and releases what the last hit kept: who looks finds the heap as it is.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Heap<D>> {
         let mut heap = self.heap.lock();
         self.drain(&mut heap);
+        heap.forget_last_hit();
         heap
     }
 
-    /// The same if nobody has the lock.
-    fn try_lock(&self) -> Option<MutexGuard<'_, Heap<D>>> {
-        let mut heap = self.heap.try_lock()?;
-        self.drain(&mut heap);
-        Some(heap)
+    /// Serves a request if that takes no driver call.
+    #[inline(always)]
+    pub(crate) fn hit(&self, request: &Request) -> Option<Granted> {
+        let mut heap = self.heap.lock();
+        if self.queue.is_empty()
+            && let Some(granted) = heap.hit_again(request)
+        {
+            return Some(granted);
+        }
+        self.hit_anew(&mut heap, request)
+    }
+
+    #[inline(never)]
+    fn hit_anew(&self, heap: &mut Heap<D>, request: &Request) -> Option<Granted> {
+        self.drain(heap);
+        heap.hit_anew(request)
     }
 
     #[inline]
@@ -161,11 +175,23 @@ impl<D: Driver> HeapCell<D> {
 
     /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
     /// heap that is retired.
+    #[inline(always)]
     pub(crate) fn free(&self, freeing: Freeing) -> Result<bool, FreeError> {
-        let Some(mut heap) = self.try_lock() else { return Ok(self.queue_free(freeing)) };
+        let Some(mut heap) = self.heap.try_lock() else { return Ok(self.queue_free(freeing)) };
+        let Freeing { block, generation, .. } = freeing;
+        // A heap with a last hit does not retire: whoever retires it forgets that.
+        if self.queue.is_empty() && heap.keep_last_hit(block, generation, self.clock.now().tick) {
+            return Ok(false);
+        }
+        self.free_anew(&mut heap, freeing)
+    }
+
+    #[inline(never)]
+    fn free_anew(&self, heap: &mut Heap<D>, freeing: Freeing) -> Result<bool, FreeError> {
+        self.drain(heap);
         // The other streams may have been given work on the block since they were recorded: up to now, it counts.
         let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
-        self.free_in(&mut heap, freeing, self.clock.now().tick, stamp)?;
+        self.free_in(heap, freeing, self.clock.now().tick, stamp)?;
         Ok(heap.is_finished())
     }
 

@@ -7,6 +7,7 @@
 mod figures;
 mod frames;
 mod growth;
+mod last_hit;
 mod mallocs;
 mod pending;
 mod pinned;
@@ -19,6 +20,7 @@ use concertina_vmm::{
     Address, Driver, FrameStore, PageRange, Segment, SegmentKind, StreamClock, StreamId, Use, Uses,
 };
 
+use self::last_hit::LastHit;
 use self::pending::PendingBlock;
 use crate::bins::{BIN_STEPS, Bins};
 use crate::block::{BlockState, BlockTable, NONE};
@@ -75,6 +77,7 @@ pub struct Heap<D: Driver> {
     pub(crate) holes: HoleIndex,
     bins: Bins,
     idle: IdlePages,
+    last_hit: LastHit,
     // Uses on other streams, of live blocks.
     recorded: HashMap<u32, Uses>,
     // Oldest first.
@@ -125,6 +128,7 @@ impl<D: Driver> Heap<D> {
             holes: HoleIndex::default(),
             bins: Bins::default(),
             idle: IdlePages::default(),
+            last_hit: LastHit::default(),
             recorded: HashMap::new(),
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -163,6 +167,7 @@ impl<D: Driver> Heap<D> {
         PageRange::between(start >> self.page_shift, self.page_from(end))
     }
 
+    #[inline]
     fn address(&self, arena: u32, start: u32) -> Address {
         self.arenas[arena as usize].segment.address().add(u64::from(start) * STEP_BYTES)
     }
@@ -345,6 +350,7 @@ impl<D: Driver> Heap<D> {
         done: impl Fn(Use) -> bool,
     ) -> Result<(), FreeError> {
         self.check_live(number, generation)?;
+        self.forget_last_hit();
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let bytes = block.bytes;

@@ -242,6 +242,7 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// If the block is not live; nothing changes then. A free that was queued is not checked before it comes out of the
     /// queue: one that is refused there is logged, and changes nothing either.
+    #[inline(always)]
     pub fn free(&self, cell: &HeapCell<D>, freeing: Freeing) -> Result<(), FreeError> {
         if cell.free(freeing)? {
             self.finish_last_block(cell.key());
@@ -323,6 +324,7 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// The last block of a heap that nobody has any more was freed.
+    #[cold]
     fn finish_last_block(&self, key: HeapKey) {
         let Some(cell) = self.find(key) else { return };
         let retired = cell.lock().is_retired();

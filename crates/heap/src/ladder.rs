@@ -71,9 +71,9 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// Out of memory with a report, or a failed driver call. Either way all live blocks are as they were, every frame
     /// and mapping is where it is counted, and the same request may be made again.
+    #[inline(always)]
     pub fn allocate(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
-        let hit = cell.lock().hit(request);
-        match hit {
+        match cell.hit(request) {
             Some(granted) => Ok(granted),
             None => self.allocate_slowly(cell, request),
         }

@@ -45,6 +45,7 @@ impl<T> Mutex<T> {
     }
 
     /// Waits for the lock and takes it.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         #[cfg(loom)]
@@ -53,6 +54,7 @@ impl<T> Mutex<T> {
     }
 
     /// Takes the lock if nobody has it.
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         #[cfg(loom)]
         self.1.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,163 @@
+//! A block that was freed and allocated again at once is kept in between: nobody may be able to tell.
+//!
+//! Neighbours: `crates/heap/src/heap/last_hit.rs` says why. Whoever looks into a heap makes it forget what it keeps. So a
+//! program runs on two allocators, and one of them is looked into after each step: it never keeps anything, and is the
+//! model of the other one.
+
+#![forbid(unsafe_code)]
+
+use concertina::{Allocator, Config, Layout, Policy, RawAllocation, Stream};
+use concertina_emulator::{Emulator, EmulatorConfig};
+use proptest::prelude::*;
+
+const SIZES: [u64; 8] = [512, 700, 4 << 10, 300 << 10, 1 << 20, 3 << 20, 20 << 20, 33 << 20];
+
+/// One step of a program. Numbers are taken modulo what there is.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Allocate {
+        size: usize,
+        alignment: u32,
+        stream: usize,
+    },
+    FreeLast,
+    Free {
+        nth: usize,
+    },
+    /// So many pairs of one size.
+    Pairs {
+        size: usize,
+        stream: usize,
+        pairs: usize,
+    },
+    Record {
+        nth: usize,
+        stream: usize,
+    },
+    Look,
+    Trim,
+    TrimTo {
+        mib: u64,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let size = 0..SIZES.len();
+    prop_oneof![
+        5 => (size.clone(), prop_oneof![4 => Just(0u32), 1 => 1u32..14], 0usize..2)
+            .prop_map(|(size, alignment, stream)| Op::Allocate { size, alignment, stream }),
+        4 => Just(Op::FreeLast),
+        3 => any::<usize>().prop_map(|nth| Op::Free { nth }),
+        3 => (size, 0usize..2, 1usize..5)
+            .prop_map(|(size, stream, pairs)| Op::Pairs { size, stream, pairs }),
+        1 => (any::<usize>(), 0usize..2).prop_map(|(nth, stream)| Op::Record { nth, stream }),
+        1 => Just(Op::Look),
+        1 => Just(Op::Trim),
+        1 => (0u64..100).prop_map(|mib| Op::TrimTo { mib }),
+    ]
+}
+
+struct Side {
+    device: Emulator,
+    allocator: Allocator<Emulator>,
+    streams: Vec<Stream<Emulator>>,
+    live: Vec<RawAllocation>,
+}
+
+impl Side {
+    fn new(policy: Policy) -> Self {
+        let config = EmulatorConfig::default().with_capacity(128 << 20).expect("whole pages");
+        let device = Emulator::new(config).expect("a device");
+        let allocator = Allocator::new(device.clone(), Config::builder().policy(policy).build())
+            .expect("settings that can be");
+        let streams = (0..2).map(|_| allocator.register_stream(device.stream())).collect();
+        Self { device, allocator, streams, live: Vec::new() }
+    }
+
+    /// What the program sees of a step: the addresses it got, or what was returned.
+    fn step(&mut self, op: Op) -> String {
+        let Self { allocator, streams, live, .. } = self;
+        match op {
+            Op::Allocate { size, alignment, stream } => {
+                let layout = Layout::new(SIZES[size]).aligned_to(512 << alignment);
+                match allocator.allocate_raw(layout, &streams[stream]) {
+                    Ok(block) => {
+                        live.push(block);
+                        format!("{block:?}")
+                    }
+                    Err(error) => error.to_string(),
+                }
+            }
+            Op::FreeLast => {
+                live.pop().map_or_else(String::new, |block| format!("{:?}", allocator.free_raw(block)))
+            }
+            Op::Free { nth } if !live.is_empty() => {
+                let block = live.swap_remove(nth % live.len());
+                let freed = format!("{:?}", allocator.free_raw(block));
+                // The second free is refused, kept or not.
+                format!("{freed} {:?}", allocator.free_raw(block).is_err())
+            }
+            Op::Pairs { size, stream, pairs } => {
+                let pair = |_| match allocator.allocate_raw(Layout::new(SIZES[size]), &streams[stream]) {
+                    Ok(block) => format!("{block:?} {:?}", allocator.free_raw(block)),
+                    Err(error) => error.to_string(),
+                };
+                (0..pairs).map(pair).collect()
+            }
+            Op::Record { nth, stream } if !live.is_empty() => {
+                let block = live[nth % live.len()];
+                format!("{:?}", allocator.record_stream_raw(block, &streams[stream]))
+            }
+            Op::Free { .. } | Op::Record { .. } => String::new(),
+            Op::Look => format!("{:?}", allocator.stats()),
+            Op::Trim => format!("{:?}", allocator.trim()),
+            Op::TrimTo { mib } => format!("{:?}", allocator.trim_to(mib << 20)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    #[test]
+    fn a_kept_block_is_seen_by_nobody(
+        policy in prop_oneof![Just(Policy::Lean), Just(Policy::Balanced)],
+        program in prop::collection::vec(op(), 1..80),
+    ) {
+        let (mut keeps, mut forgets) = (Side::new(policy), Side::new(policy));
+        for (at, op) in program.into_iter().enumerate() {
+            let seen = keeps.step(op);
+            prop_assert_eq!(seen, forgets.step(op), "step {}, {:?}", at, op);
+            forgets.allocator.stats();
+            prop_assert_eq!(
+                keeps.device.counts().memory_calls(),
+                forgets.device.counts().memory_calls(),
+                "driver calls up to step {}, {:?}", at, op
+            );
+        }
+        prop_assert_eq!(keeps.allocator.audit(), Vec::<String>::new());
+        prop_assert_eq!(keeps.allocator.stats(), forgets.allocator.stats());
+    }
+}
+
+/// The pair as a program sees it: one place, a new handle each time, and an old handle that is dead.
+#[test]
+fn a_pair_stays_where_it_is_and_its_old_handles_are_dead() {
+    let Side { allocator, streams, .. } = Side::new(Policy::Balanced);
+    let layout = Layout::new(20 << 20);
+    let mut before: Option<RawAllocation> = None;
+    for _ in 0..4 {
+        let block = allocator.allocate_raw(layout, &streams[0]).unwrap();
+        assert_eq!(allocator.stats().live_bytes, 20 << 20);
+        if let Some(before) = before.replace(block) {
+            assert_eq!(block.address(), before.address());
+            assert_ne!(block, before);
+            assert!(allocator.free_raw(before).is_err());
+        }
+        allocator.free_raw(block).unwrap();
+        assert!(allocator.free_raw(block).is_err());
+        assert!(allocator.record_stream_raw(block, &streams[1]).is_err());
+        assert_eq!((allocator.stats().live_bytes, allocator.stats().live_blocks), (0, 0));
+    }
+    // What the pair left is free: all of it goes.
+    assert_eq!(allocator.trim().released_bytes, 20 << 20);
+}

@@ -4,7 +4,7 @@
 //!
 //! The figures are those of the model, and the largest request that the report promises is served when it comes next.
 
-use concertina::{CrossStream, HostWait, Layout, OutOfMemory};
+use concertina::{CrossStream, Layout, OutOfMemory};
 use concertina_emulator::EventCompletion;
 use proptest::prelude::*;
 
@@ -58,24 +58,12 @@ fn free_for_all(setup: impl Strategy<Value = Setup>) -> impl Strategy<Value = Se
     })
 }
 
-/// Devices on which no work ends in the middle of a request: what a report says would be old when it is looked at.
-fn of_one_moment(setup: impl Strategy<Value = Setup>) -> impl Strategy<Value = Setup> {
-    setup.prop_map(|setup| Setup {
-        completion: match setup.completion {
-            EventCompletion::BySeed(_) => EventCompletion::ByHand,
-            other => other,
-        },
-        host_wait: HostWait::Never,
-        ..setup
-    })
-}
-
 proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
     fn its_figures_are_true_and_its_promise_is_kept(
-        program in program(of_one_moment(prop_oneof![any_setup(), malloc_setup()]), 90),
+        program in program(prop_oneof![any_setup(), malloc_setup()], 90),
     ) {
         run(&program, |world, op, outcome| {
             let Some((report, layout, stream)) = refused(world, op, outcome) else { return };

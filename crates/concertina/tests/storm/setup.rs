@@ -100,10 +100,15 @@ impl Setup {
 
     /// Whether memory is all that can run out, and any stream may be made to wait for any other.
     pub(crate) fn serves_all_that_is_free(&self) -> bool {
+        self.serves_all_that_is_done() && self.max_mappings.is_none()
+    }
+
+    /// The same once all work is done: then the budget need only have room for the mappings of all memory.
+    pub(crate) fn serves_all_that_is_done(&self) -> bool {
         self.virtual_memory
             && self.cross_stream == CrossStream::DeviceWait
             && !self.own_rules
             && self.addresses.is_none()
-            && self.max_mappings.is_none()
+            && self.max_mappings.is_none_or(|most| most >= self.most_bytes() / self.page_bytes)
     }
 }

@@ -180,8 +180,8 @@ fn a_trim_gives_back_the_addresses_of_segments_in_which_nothing_is_left() {
     // Others take their places, one by one, and go as well.
     let again = [4, 3, 4].map(|pages| world.must_allocate(pages * PAGE, 0));
     assert_eq!((reservations(&world), world.allocator.stats().address_bytes), (5, 16 * PAGE));
-    again.map(|block| world.free_at(block));
-    world.free_at(other);
+    again.into_iter().chain([other]).for_each(|block| world.free_at(block));
+    world.allocator.trim();
     world.complete_all();
     assert_eq!(world.allocator.trim().released_bytes, 12 * PAGE);
     assert_eq!((reservations(&world), world.allocator.stats().address_bytes), (1, 4 * PAGE));

@@ -76,7 +76,9 @@ impl<D: Driver> Order<'_, D> {
             return None;
         }
         match self.rule(use_.stream) {
-            CrossStream::Never => self.end_of(use_.stream).filter(|end| self.can_wait_for(*end)),
+            CrossStream::Never => {
+                self.end_of(use_.stream).filter(|&end| !self.is_done(end) && self.can_wait_for(end))
+            }
             CrossStream::Completed | CrossStream::DeviceWait => Some(use_),
         }
     }
@@ -86,10 +88,9 @@ impl<D: Driver> Order<'_, D> {
         self.rule(other) != CrossStream::Never || self.end_of(other).is_some()
     }
 
-    /// The last use of a stream that was retired and forgotten, as long as it is not seen done.
+    /// The last use of a stream that is to be forgotten.
     fn end_of(&self, stream: StreamId) -> Option<Use> {
-        let timeline = self.inner.timeline(stream).filter(|timeline| timeline.forgotten)?;
-        timeline.last.map(|tick| Use { stream, tick })
+        self.inner.timeline(stream)?.last.map(|tick| Use { stream, tick })
     }
 
     /// Whether the host may wait for the use: not for one in a capture.

@@ -242,6 +242,25 @@ fn a_trim_to_a_size_stops_there() {
     world.end_empty();
 }
 
+/// A budget that all memory fits in, and not one mapping more: what holds the last one must go, whatever lies there.
+#[test]
+fn bins_and_pending_blocks_make_room_in_the_budget() {
+    for pending in [false, true] {
+        let mut world = World::new(&Setup { max_mappings: Some(4), ..by_hand(4) });
+        let small = world.must_allocate(512, 0);
+        if pending {
+            world.record_stream(0, 1);
+        }
+        world.free_at(small);
+        let stats = world.allocator.stats();
+        assert_eq!((stats.binned_bytes, stats.pending_bytes), if pending { (0, 512) } else { (512, 0) });
+        world.step(&Op::SynchronizeDevice);
+        world.must_allocate(4 * PAGE, 0);
+        world.check();
+        world.end_empty();
+    }
+}
+
 #[test]
 fn a_trim_empties_bins_and_takes_pending_blocks_that_are_done() {
     let mut world = World::new(&by_hand(8));

@@ -230,19 +230,21 @@ impl<D: Driver> Allocator<D> {
         GraphPool::new(&self.shared, growth)
     }
 
-    /// Gives back to the driver every free frame that no work may use any more. Does not wait. Of malloc segments it gives
-    /// back those with no block in them, and the driver waits for the whole device at each (`cudaFree`).
+    /// Gives back to the driver every free frame that no work may use any more, and with them all that is cached: stale
+    /// mappings, and the addresses of segments in which nothing is left. Does not wait. Of malloc segments it gives back
+    /// those with no block in them, and the driver waits for the whole device at each (`cudaFree`).
     pub fn trim(&self) -> Trimmed {
         self.shared.heaps.trim()
     }
 
-    /// Gives back free frames until at most `bytes` are mapped, or none can go any more. Does not wait, but for malloc
-    /// segments: as [`Allocator::trim`].
+    /// Gives back free frames until at most `bytes` are mapped, or none can go any more. Only mappings of frames that go are
+    /// removed, so that what stays is used again as before; with 0 bytes it is [`Allocator::trim`]. Does not wait, but for
+    /// malloc segments.
     pub fn trim_to(&self, bytes: u64) -> Trimmed {
         self.shared.heaps.trim_to(bytes)
     }
 
-    /// The same, and the host waits first for all work that was queued on streams whose memory is free.
+    /// As [`Allocator::trim`], and the host waits first for all work that was queued on streams whose memory is free.
     ///
     /// # Errors
     /// A failed record or synchronisation; nothing was given back then.
@@ -252,7 +254,8 @@ impl<D: Driver> Allocator<D> {
 
     /// Unmaps stale pages that no work uses any more until at most so many mappings are left, and returns how many went.
     /// For a quiet moment, where the driver's number of mappings is limited: stale pages are otherwise kept for reuse, and
-    /// removed in batches when the limit nears.
+    /// removed in batches when the limit nears. Nothing else does it when streams are idle: a program that goes on as before
+    /// would map all of it again.
     pub fn unmap_stale_to(&self, mappings: u64) -> u64 {
         self.shared.heaps.unmap_stale_to(mappings)
     }

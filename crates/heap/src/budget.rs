@@ -35,6 +35,8 @@ impl<D: Driver> Heaps<D> {
         self.unmap_some(wanted);
         let missing = needed.saturating_sub(gone());
         if missing > 0 {
+            // Pages with nothing in them but what lies in bins, or is pending no more, are idle as well.
+            self.reclaim();
             self.idle_pages_go_stale(missing);
             self.unmap_some(needed.saturating_sub(gone()));
         }

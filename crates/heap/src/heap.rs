@@ -11,6 +11,7 @@ mod last_hit;
 mod mallocs;
 mod pending;
 mod pinned;
+mod vacant;
 
 use core::fmt;
 use std::collections::{HashMap, VecDeque};
@@ -63,6 +64,18 @@ pub(crate) struct Arena<D: Driver> {
     pub(crate) last: u32,
     /// Where that block ends, in steps: behind it lies the tail, which no block has reached yet.
     pub(crate) extent: u32,
+}
+
+impl<D: Driver> Arena<D> {
+    /// One with no block yet.
+    pub(crate) fn new(segment: Segment<D>) -> Self {
+        Self { segment, idle: ArenaIdle::default(), last: NONE, extent: 0 }
+    }
+
+    /// Whether its segment has no pages any more: it has given its addresses, or its malloc, up.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.segment.pages() == 0
+    }
 }
 
 /// The blocks of one key.
@@ -188,7 +201,8 @@ impl<D: Driver> Heap<D> {
         Some(self.grant(block, request))
     }
 
-    fn best_fit(&self, request: &Request) -> Option<(Hole, u32)> {
+    /// The best fit, whether its pages are held or not, and where in it the request begins.
+    pub(crate) fn best_fit(&self, request: &Request) -> Option<(Hole, u32)> {
         if request.alignment == STEP_BYTES {
             return self.holes.best(request.steps).map(|hole| (hole, hole.start));
         }
@@ -300,7 +314,7 @@ impl<D: Driver> Heap<D> {
 
     /// Adds a segment for more blocks.
     pub(crate) fn add_arena(&mut self, segment: Segment<D>) {
-        self.arenas.push(Arena { segment, idle: ArenaIdle::default(), last: NONE, extent: 0 });
+        self.arenas.push(Arena::new(segment));
     }
 
     /// Takes a claimed block back.

@@ -369,10 +369,12 @@ impl<D: Driver> Heaps<D> {
         if heap.arenas.iter().any(|arena| arena.segment.mapped_pages() > 0) {
             return false;
         }
-        for arena in std::mem::take(&mut heap.arenas) {
+        for mut arena in std::mem::take(&mut heap.arenas) {
             let id = arena.segment.id();
-            // A reservation that the driver would not take goes on the device's retry list when it is dropped here.
-            drop(arena.segment.unreserve());
+            if let Err(error) = arena.segment.unreserve() {
+                // Dropped here, it is tried once more, and then goes on the retry list of the device.
+                tracing::warn!(%error, "could not give addresses back");
+            }
             self.forget_segment(id);
         }
         drop(heap);
@@ -557,7 +559,7 @@ impl<D: Driver> Heaps<D> {
                 if let Some(malloc) = arena.segment.take_malloc() {
                     self.store.put_malloc(malloc);
                 }
-                if self.device.segment_kind() == SegmentKind::Malloc {
+                if self.device.segment_kind() == SegmentKind::Malloc || arena.is_vacant() {
                     continue;
                 }
                 leaked += u64::from(arena.segment.held_pages());

@@ -17,19 +17,23 @@
 
 use concertina_vmm::sync::{Arc, MutexGuard};
 use concertina_vmm::{
-    CrossStream, Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind,
-    StreamId, Use, Uses,
+    Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind, StreamId, Use,
+    Uses,
 };
 
 use crate::cell::HeapCell;
 use crate::error::AllocateError;
 use crate::gather::Shortage;
-use crate::heap::{Granted, Heap};
+use crate::heap::{Arena, Granted, Heap};
 use crate::heaps::Heaps;
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::plan::{Others, Plan, Rules};
 use crate::policy::HostWait;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
+
+/// Most times that a refused request is tried again because work has ended since. Once nearly always does: what is
+/// seen done stays so. Beyond that, the driver refuses what it says it has, or other threads take what is freed.
+pub(crate) const MOST_LOOKS: u32 = 8;
 
 /// How one try at a request ended.
 pub(crate) enum Try {
@@ -101,6 +105,7 @@ impl<D: Driver> Heaps<D> {
         let mut search = Search::new();
         // Whether the work that memory was missing for may have ended by itself since the try before.
         let mut may_have_ended = self.settings.host_wait == HostWait::LastResort;
+        let mut looks = MOST_LOOKS;
         self.sweep_retired();
         loop {
             let shortage = match attempt(&mut search)? {
@@ -113,6 +118,7 @@ impl<D: Driver> Heaps<D> {
             };
             // The best fit needed more frames than there are; another place may need fewer.
             self.reclaim();
+            self.sweep_retired();
             let frames = self.frames_to_be_had(cell);
             if shortage != Shortage::Tables && search.frames.is_none_or(|before| frames < before) {
                 search.frames = Some(frames);
@@ -122,8 +128,10 @@ impl<D: Driver> Heaps<D> {
                 search = Search::new();
                 continue;
             }
-            if std::mem::take(&mut may_have_ended) {
-                self.sweep_retired();
+            // The report is of this moment, the refusal of one before.
+            let fits_now = looks > 0 && self.would_fit(cell, request, frames);
+            if std::mem::take(&mut may_have_ended) || fits_now {
+                looks = looks.saturating_sub(1);
                 search = Search::new();
                 continue;
             }
@@ -323,10 +331,9 @@ impl<D: Driver> Heaps<D> {
         cells.sort_by_key(|other| other.key().stream != waiter);
         let unmaps = shortage == Shortage::Tables;
         let found = cells.iter().find_map(|other| {
-            let serves =
-                |stream| self.fences.with_order(waiter, |order| order.rule(stream) != CrossStream::Never);
             let stream = other.key().stream;
-            if stream != waiter && !serves(stream) && !unmaps {
+            let serves = self.fences.with_order(waiter, |order| order.may_ever_take_of(stream));
+            if stream != waiter && !serves && !unmaps {
                 return None;
             }
             let done = |use_| self.fences.is_done(use_) || !self.fences.can_wait_for(use_);
@@ -337,10 +344,8 @@ impl<D: Driver> Heaps<D> {
         let found = found.or_else(|| {
             let directory = self.store.directory();
             self.fences.with_order(waiter, |order| {
-                let uses = directory.free_frames().flat_map(|frame| frame.uses().iter().copied());
-                uses.filter(|use_| !order.may_take(*use_) && order.rule(use_.stream) != CrossStream::Never)
-                    .filter(|use_| order.can_wait_for(*use_))
-                    .min_by_key(|use_| use_.tick)
+                let uses = directory.free_frames().flat_map(Frame::uses);
+                uses.filter_map(|use_| order.awaited(*use_)).min_by_key(|use_| use_.tick)
             })
         });
         let Some(use_) = found else { return Ok(false) };
@@ -381,6 +386,7 @@ impl<D: Driver> Heaps<D> {
         request: &Request,
     ) -> Result<(), DriverError> {
         let granularity = self.device.granularity();
+        let arenas = heap.arenas.iter().filter(|arena| !arena.is_vacant()).count();
         let needed = (u64::from(request.steps) * STEP_BYTES).next_multiple_of(granularity);
         // The first segment of a heap is a small part of the device and each further one twice the last: few segments
         // for a heap that grows, few addresses for one of many streams that don't.
@@ -388,16 +394,20 @@ impl<D: Driver> Heaps<D> {
             Kind::Large => 16,
             Kind::Small => 128,
         };
-        let doubled = (self.device_bytes / part) << heap.arenas.len().min(16);
+        let doubled = (self.device_bytes / part) << arenas.min(16);
         let wished = self.settings.reservation_bytes.unwrap_or(doubled.min(self.device_bytes));
         let mut bytes = wished.max(needed).min(LARGEST_BYTES).next_multiple_of(granularity);
         let alignment = request.alignment.max(granularity);
-        let id = self.new_segment_id(cell);
+        let vacant = heap.vacant();
+        let id = vacant.map_or_else(|| self.new_segment_id(cell), |arena| heap.arenas[arena].segment.id());
         loop {
             match Segment::new(id, &self.store, bytes, alignment) {
                 Ok(segment) => {
                     tracing::debug!(?id, bytes, address = %segment.address(), "segment reserved");
-                    heap.add_arena(segment);
+                    match vacant {
+                        Some(arena) => heap.arenas[arena] = Arena::new(segment),
+                        None => heap.add_arena(segment),
+                    }
                     return Ok(());
                 }
                 // A smaller one may find room where a generous one doesn't.
@@ -405,7 +415,9 @@ impl<D: Driver> Heaps<D> {
                     bytes = (bytes / 2).max(needed).next_multiple_of(granularity);
                 }
                 Err(error) => {
-                    self.forget_segment(id);
+                    if vacant.is_none() {
+                        self.forget_segment(id);
+                    }
                     return Err(error);
                 }
             }
@@ -413,9 +425,9 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Whether a segment of so many pages could be reserved: tried, and given back. For reports only.
-    fn has_addresses(&self, pages: u64) -> bool {
+    fn has_addresses(&self, pages: u64, alignment: u64) -> bool {
         let granularity = self.device.granularity();
-        Reservation::new(&self.device, pages * granularity, granularity).is_ok()
+        Reservation::new(&self.device, pages * granularity, alignment.max(granularity)).is_ok()
     }
 
     // --- out of memory ----------------------------------------------------------------------------------------------
@@ -519,16 +531,33 @@ impl<D: Driver> Heaps<D> {
         let per_page = u64::from(heap.steps_per_page());
         let search = self.bounded_search(frames);
         let fits = |steps: u64| {
-            let Ok(request) = Request::new(steps * STEP_BYTES, STEP_BYTES) else { return false };
-            let pages = steps.div_ceil(per_page);
-            self.plan(&heap, &request, &search).is_some()
-                || (!heap.has_room(&request)
-                    && pages <= search.mappings.map_or(frames, |room| room.min(frames))
-                    && self.has_addresses(pages))
+            let request = Request::new(steps * STEP_BYTES, STEP_BYTES);
+            request.is_ok_and(|request| self.fits(&heap, &request, &search))
         };
         let largest_hole = heap.holes.largest().map_or(0, |hole| u64::from(hole.steps));
         let above = (largest_hole.max(frames * per_page) + 2 * per_page).min(most) + 1;
         largest_that_fits(least, above, fits) * STEP_BYTES
+    }
+
+    /// Whether a request would be served under the bounds of this search.
+    fn fits(&self, heap: &Heap<D>, request: &Request, search: &Search) -> bool {
+        let pages = u64::from(request.steps.div_ceil(heap.steps_per_page()));
+        let most = [search.frames, search.mappings].into_iter().flatten().min();
+        self.plan(heap, request, search).is_some()
+            || (!heap.has_room(request)
+                && most.is_none_or(|most| pages <= most)
+                && self.has_addresses(pages, request.alignment))
+    }
+
+    /// Whether the request would be served at this moment, with so many frames to be had.
+    fn would_fit(&self, cell: &HeapCell<D>, request: &Request, frames: u64) -> bool {
+        if self.never_fits(request).is_some() {
+            return false;
+        }
+        if cell.is_of_growable() {
+            return self.largest_growth(cell, frames) >= u64::from(request.steps) * STEP_BYTES;
+        }
+        self.fits(&cell.lock(), request, &self.bounded_search(frames))
     }
 
     /// A search under the bounds of this moment: for reports.

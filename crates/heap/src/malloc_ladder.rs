@@ -16,15 +16,14 @@
 //! A segment on its way is an owned value: no heap's lock is held while the driver is called, nor two at a time.
 
 use concertina_vmm::sync::{Arc, Ordering};
-use concertina_vmm::{
-    Address, Call, CreateError, CrossStream, Driver, DriverError, DriverErrorKind, Malloc, Use,
-};
+use concertina_vmm::{Address, Call, CreateError, Driver, DriverError, DriverErrorKind, Malloc};
 
 use crate::cell::HeapCell;
 use crate::error::AllocateError;
 use crate::gather::Shortage;
 use crate::heap::Granted;
 use crate::heaps::Heaps;
+use crate::ladder::MOST_LOOKS;
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::policy::HostWait;
 use crate::step::{Kind, Request, SMALL_BYTES, STEP_BYTES};
@@ -66,32 +65,45 @@ impl<D: Driver> Heaps<D> {
         request: &Request,
     ) -> Result<Granted, AllocateError> {
         self.sweep_retired();
-        self.look_at_fences(cell);
-        {
-            let mut heap = cell.lock();
-            heap.settle_pending(|use_| self.fences.is_done(use_));
-            if let Some(granted) = heap.hit(request) {
-                return Ok(granted);
-            }
-            heap.empty_bins();
-            if let Some(granted) = heap.hit(request) {
-                return Ok(granted);
-            }
-        }
+        let mut looks = MOST_LOOKS;
         let shortage = loop {
+            if let Some(granted) = self.hit_what_is_done(cell, request) {
+                return Ok(granted);
+            }
             if let Some(shortage) = self.never_fits(request) {
+                self.reclaim();
                 break shortage;
             }
-            match self.find_segment(cell, request)? {
+            let shortage = match self.find_segment(cell, request)? {
                 Ok(granted) => return Ok(granted),
-                Err(shortage) if !self.wait_for_mallocs(cell)? => break shortage,
-                Err(_) => {}
+                Err(shortage) => shortage,
+            };
+            self.sweep_retired();
+            if self.wait_for_mallocs(cell)? {
+                continue;
             }
+            self.reclaim();
+            // The report is of this moment, the refusal of one before.
+            if looks == 0 || !self.malloc_would_fit(cell, request) {
+                break shortage;
+            }
+            looks -= 1;
         };
-        self.reclaim();
         let report = self.report_on_mallocs(cell, request, shortage);
         tracing::warn!(%report, "out of memory");
         Err(AllocateError::OutOfMemory(Box::new(report)))
+    }
+
+    /// Serves the request from what this heap has, once bins and what is pending no more have become holes.
+    fn hit_what_is_done(&self, cell: &HeapCell<D>, request: &Request) -> Option<Granted> {
+        self.look_at_fences(cell);
+        let mut heap = cell.lock();
+        heap.settle_pending(|use_| self.fences.is_done(use_));
+        if let Some(granted) = heap.hit(request) {
+            return Some(granted);
+        }
+        heap.empty_bins();
+        heap.hit(request)
     }
 
     fn find_segment(
@@ -264,18 +276,12 @@ impl<D: Driver> Heaps<D> {
         if self.wait_for_work(cell, Shortage::Device)? {
             return Ok(true);
         }
-        let late = |use_: &Use| {
-            self.fences.with_order(waiter, |order| {
-                !order.may_take(*use_)
-                    && order.rule(use_.stream) != CrossStream::Never
-                    && order.can_wait_for(*use_)
-            })
-        };
+        let awaited = |use_| self.fences.with_order(waiter, |order| order.awaited(use_));
         let in_heaps = self.cells().into_iter().find_map(|other| {
             let heap = other.lock();
-            heap.empty_mallocs().map(|empty| empty.last_use).find(late)
+            heap.empty_mallocs().map(|empty| empty.last_use).find_map(awaited)
         });
-        let Some(use_) = in_heaps.or_else(|| self.store.spare_uses().into_iter().find(late)) else {
+        let Some(use_) = in_heaps.or_else(|| self.store.spare_uses().into_iter().find_map(awaited)) else {
             return Ok(false);
         };
         self.host_waits_for(use_)
@@ -289,6 +295,15 @@ impl<D: Driver> Heaps<D> {
         let below_limit =
             self.settings.limit_bytes.map(|limit| limit.saturating_sub(self.store.mapped_bytes()));
         below_limit.map_or(on_device, |bytes| bytes.min(on_device))
+    }
+
+    /// Whether the request would be served at this moment.
+    fn malloc_would_fit(&self, cell: &HeapCell<D>, request: &Request) -> bool {
+        let in_a_hole = cell.lock().best_fit(request).is_some();
+        // In a capture nothing is given back for it.
+        let captures = self.fences.captures(cell.key().stream);
+        let takeable = if captures { 0 } else { self.empty_bytes(cell) };
+        in_a_hole || self.room().saturating_add(takeable) >= self.malloc_size(request).needed
     }
 
     fn report_on_mallocs(

@@ -90,7 +90,8 @@ pub struct OutOfMemory {
     /// Bytes of pinned frames.
     pub pinned_bytes: u64,
     /// The largest request on the same stream that would succeed now. It is served when it comes next; one that is less
-    /// than a page larger may fit, too, where it happens to end beside live bytes.
+    /// than a page larger may fit, too, where it happens to end beside live bytes. Less than what was asked, unless other
+    /// threads took and freed memory meanwhile, or the driver refused what it says is free: then asking again may help.
     pub largest_bytes: u64,
     /// The allocator's limit on mapped bytes.
     pub limit_bytes: Option<u64>,

@@ -3,11 +3,14 @@
 //! Main type: [`Trimmed`]. Neighbours: heaps give up their idle pages; the frame store releases, and refuses while a
 //! frame is mapped anywhere.
 //!
-//! A frame can go when the last use through each of its mappings is seen done. Only mappings of frames that go are
-//! removed: the others stay, as the cache that they are.
+//! A frame can go when the last use through each of its mappings is seen done. A trim of everything removes all stale
+//! mappings, too, a run of neighbours with one call. A trim to some bytes removes only those of frames that go: what
+//! stays is meant to be used again, and the others are the cache for that. Either way the addresses of segments go back
+//! in which nothing is left.
 
 use std::collections::BTreeMap;
 
+use concertina_vmm::sync::Ordering;
 use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId, SegmentKind, Use};
 
 use crate::heaps::Heaps;
@@ -25,12 +28,13 @@ pub struct Trimmed {
 }
 
 impl<D: Driver> Heaps<D> {
-    /// Gives back every frame, or malloc segment, that can go.
+    /// Gives back every frame, or malloc segment, that can go, and removes every stale mapping that no work uses any more.
     pub fn trim(&self) -> Trimmed {
         self.trim_to(0)
     }
 
-    /// Gives back frames until at most `bytes` are mapped, or none can go any more. Never waits for the device, but
+    /// Gives back frames until at most `bytes` are mapped, or none can go any more; with them go their mappings, and with
+    /// 0 bytes all stale ones. Never waits for the device, but
     /// for malloc segments: the driver does, for each that it takes back.
     pub fn trim_to(&self, bytes: u64) -> Trimmed {
         let mut trimmed =
@@ -57,13 +61,17 @@ impl<D: Driver> Heaps<D> {
 
     fn trim_frames(&self, bytes: u64, trimmed: &mut Trimmed) {
         let mut waiting = Vec::new();
+        let everything = bytes == 0;
         loop {
             let count = usize::try_from(self.frames_over(bytes)).unwrap_or(usize::MAX);
             let frames = self.take_for_release(count);
-            if frames.is_empty() {
-                break;
+            // Frames that can't go are made up for by others, if there are any.
+            let last = everything || frames.is_empty();
+            if everything {
+                self.unmap_all_stale(trimmed);
+            } else {
+                self.unmap_everywhere(&frames, trimmed);
             }
-            self.unmap_everywhere(&frames, trimmed);
             for frame in frames {
                 match self.store.release(frame) {
                     Ok(bytes) => trimmed.released_bytes += bytes,
@@ -73,8 +81,12 @@ impl<D: Driver> Heaps<D> {
                     }
                 }
             }
+            if last {
+                break;
+            }
         }
         self.store.put(waiting);
+        self.give_up_addresses(trimmed);
         let in_pages: u64 = self.cells().iter().map(|cell| cell.lock().takeable_frames(|_| true)).sum();
         let free = self.store.free_frames() as u64 + in_pages;
         trimmed.waiting_bytes = free.min(self.frames_over(bytes)) * self.store.frame_bytes();
@@ -117,6 +129,28 @@ impl<D: Driver> Heaps<D> {
             cell.lock().take_idle(missing, |use_| self.fences.is_done(use_), &mut frames);
         }
         frames
+    }
+
+    /// Unmaps every stale page whose last use is seen done.
+    fn unmap_all_stale(&self, trimmed: &mut Trimmed) {
+        for cell in self.cells() {
+            if let Err(error) = cell.lock().unmap_all_done(|use_| self.fences.is_done(use_)) {
+                trimmed.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Gives back the addresses of segments in which nothing is left.
+    fn give_up_addresses(&self, trimmed: &mut Trimmed) {
+        for cell in self.cells() {
+            let mut heap = cell.lock();
+            let before = heap.address_bytes();
+            let outcome = heap.give_up_addresses();
+            self.counters.address.fetch_sub(before - heap.address_bytes(), Ordering::Relaxed);
+            if let Err(error) = outcome {
+                trimmed.failed.get_or_insert(error);
+            }
+        }
     }
 
     /// Unmaps every mapping of these frames whose last use is over.

@@ -35,7 +35,7 @@ struct Slot<D: Driver> {
 enum Memory<D: Driver> {
     Reserved(Reservation<D>),
     Malloc(Malloc<D>),
-    // A malloc segment that has given its malloc up: it has no pages.
+    // It has given its addresses, or its malloc, up: it has no pages.
     Gone,
 }
 
@@ -107,7 +107,7 @@ impl<D: Driver> Segment<D> {
     /// Gives a malloc segment that has none a malloc again.
     ///
     /// # Panics
-    /// If it has one, or is a reserved one.
+    /// If it has one, or has addresses.
     pub fn put_malloc(&mut self, malloc: Malloc<D>) {
         assert!(matches!(self.memory, Memory::Gone), "{:?} has its memory", self.id);
         self.address = malloc.address();
@@ -360,27 +360,35 @@ impl<D: Driver> Segment<D> {
         self.unmap_stale(&stale)
     }
 
-    /// Gives the addresses back.
+    /// Gives the addresses back: the segment has no pages from then on.
     ///
     /// # Errors
-    /// The segment comes back when the driver refuses, and, without a call, while a page is mapped or a malloc is in it.
-    pub fn unreserve(self) -> Result<(), Box<Returned<Self>>> {
+    /// When the driver refuses, and, without a call, while a page is mapped or if it is a malloc segment. It is as before
+    /// then.
+    pub fn unreserve(&mut self) -> Result<(), DriverError> {
         if self.mapped.any() {
             let pages = self.mapped_pages();
             let detail = format!("{pages} pages of {:?} are mapped: unmap them first", self.id);
-            let error = DriverError::new(DriverErrorKind::Invalid, Call::Unreserve, detail);
-            return Err(Box::new(Returned { owner: self, error }));
+            return Err(DriverError::new(DriverErrorKind::Invalid, Call::Unreserve, detail));
         }
-        if matches!(self.memory, Memory::Malloc(_)) {
-            let error = self.is_malloc(Call::Unreserve);
-            return Err(Box::new(Returned { owner: self, error }));
+        match std::mem::replace(&mut self.memory, Memory::Gone) {
+            Memory::Reserved(reservation) => {
+                if let Err(Returned { owner: reservation, error }) = reservation.unreserve() {
+                    self.memory = Memory::Reserved(reservation);
+                    return Err(error);
+                }
+            }
+            Memory::Malloc(malloc) => {
+                self.memory = Memory::Malloc(malloc);
+                return Err(self.is_malloc(Call::Unreserve));
+            }
+            Memory::Gone => {}
         }
-        let Self { id, store, slots, held, mapped, address, memory } = self;
-        let Memory::Reserved(reservation) = memory else { return Ok(()) };
-        reservation.unreserve().map_err(|Returned { owner: reservation, error }| {
-            let memory = Memory::Reserved(reservation);
-            Box::new(Returned { owner: Self { id, store, slots, held, mapped, address, memory }, error })
-        })
+        self.slots.clear();
+        self.held.clear();
+        self.mapped.clear();
+        self.address = Address::default();
+        Ok(())
     }
 
     /// The frame that a stale page is still mapped to, and the last use through the page.

@@ -222,7 +222,6 @@ pub(crate) fn op(device: u64) -> impl Strategy<Value = Op> {
     ]
 }
 
-// Not by the clock: work then ends in the middle of a request, and what its report says is old when it is looked at.
 pub(crate) fn completion() -> impl Strategy<Value = EventCompletion> {
     prop::sample::select(vec![
         EventCompletion::AtOnce,
@@ -230,6 +229,7 @@ pub(crate) fn completion() -> impl Strategy<Value = EventCompletion> {
         EventCompletion::AfterOperations(1000),
         EventCompletion::ByHand,
         EventCompletion::BySeed(20_260_801),
+        EventCompletion::ByClock,
     ])
 }
 

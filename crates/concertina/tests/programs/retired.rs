@@ -2,7 +2,7 @@
 //!
 //! Neighbours: `order` has the streams that go on.
 
-use concertina::{Allocator, Config, CrossStream, Layout};
+use concertina::{Allocator, Config, CrossStream, HostWait, Layout};
 use concertina_emulator::{Emulator, EmulatorConfig, EventCompletion};
 
 use crate::program::{MIB, Op, Setup};
@@ -53,6 +53,8 @@ fn a_block_outlives_the_handle_of_its_stream() {
     // Its frames serve others before its work is done; its addresses go after that.
     let other = world.must_allocate(2 * PAGE, 1);
     world.check();
+    // Those that were reserved for the refused request go at once.
+    world.allocator.trim();
     let reservations = world.emulator().leaks().reservations;
     world.complete_all();
     world.allocator.trim();
@@ -113,6 +115,38 @@ fn a_retired_stream_is_kept_alive_while_its_work_is_in_flight_and_no_longer() {
         assert_eq!(driver_stream.holders(), 1, "done");
         world.check();
         world.end_empty();
+    }
+}
+
+/// `Never` keeps frames with their stream, but nothing waits for a stream that is gone: what it had is nobody's once its
+/// work is done.
+#[test]
+fn the_host_waits_for_the_end_of_a_retired_stream_whatever_the_rule() {
+    for setup in [Setup::plain(PAGE, 4), Setup::without_virtual_memory(4)] {
+        for pending in [false, true] {
+            let rules = (CrossStream::Never, HostWait::LastResort);
+            let mut world = World::new(&Setup {
+                completion: EventCompletion::ByHand,
+                cross_stream: rules.0,
+                host_wait: rules.1,
+                ..setup.clone()
+            });
+            let block = world.must_allocate(4 * PAGE, 0);
+            if pending {
+                world.record_stream(0, 2);
+            }
+            world.free_at(block);
+            let waits = |world: &World| world.allocator.stats().fences.host_waits;
+            assert_eq!(waits(&world), 0);
+            // As long as the stream is there, a wait for what is pending would serve nobody else.
+            assert!(world.allocate(Layout::new(4 * PAGE), 1).is_refused());
+            assert_eq!(waits(&world), 0, "{pending}, {setup:?}");
+            world.replace_stream(0);
+            world.must_allocate(4 * PAGE, 1);
+            assert_eq!(waits(&world), 1 + u64::from(pending), "{setup:?}");
+            world.check();
+            world.end_empty();
+        }
     }
 }
 

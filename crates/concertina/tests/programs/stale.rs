@@ -2,8 +2,8 @@
 //!
 //! Neighbours: `counts` has what they save; the emulator's detector would see an unmap under work in flight.
 
-use concertina::{Address, Policy, StaleRule};
-use concertina_emulator::EventCompletion;
+use concertina::{Address, DriverErrorKind, Policy, StaleRule};
+use concertina_emulator::{EventCompletion, Fault};
 use concertina_vmm::Call;
 
 use crate::program::{MIB, Op, Setup};
@@ -102,13 +102,13 @@ fn a_frame_that_is_still_mapped_where_work_may_run_stays_until_that_is_done() {
 }
 
 #[test]
-fn a_trim_removes_the_mappings_of_frames_that_go_and_no_others() {
+fn a_trim_to_a_size_removes_the_mappings_of_frames_that_go_and_no_others() {
     let mut world = World::new(&Setup { policy: Policy::Lean, ..Setup::plain(PAGE, 8) });
     let first = world.must_allocate(4 * PAGE, 0);
     world.free_at(first);
     let second = world.must_allocate(4 * PAGE, 1);
     // Four stale pages, whose frames are in use elsewhere.
-    assert_eq!((world.allocator.trim().released_bytes, world.emulator().counts().mappings), (0, 8));
+    assert_eq!((world.allocator.trim_to(PAGE).released_bytes, world.emulator().counts().mappings), (0, 8));
     world.free_at(second);
     let before = world.count(Call::Unmap);
     let trimmed = world.allocator.trim_to(PAGE);
@@ -117,6 +117,99 @@ fn a_trim_removes_the_mappings_of_frames_that_go_and_no_others() {
     assert_eq!(world.count(Call::Unmap) - before, 2);
     world.check();
     world.end_empty();
+}
+
+#[test]
+fn a_trim_of_everything_removes_all_stale_mappings_that_are_done_in_as_few_calls_as_can_be() {
+    for (spans, two_runs, and_one) in [(true, 2, 3), (false, 5, 7)] {
+        let setup = Setup { policy: Policy::Lean, unmap_spans_mappings: spans, ..by_hand(12) };
+        let mut world = World::new(&setup);
+        // Stream 0 leaves five stale pages behind, with a live block between the second and the third.
+        let blocks = [2, 1, 3].map(|pages| world.must_allocate(pages * PAGE, 0));
+        world.free_at(blocks[0]);
+        world.free_at(blocks[2]);
+        let taken = world.must_allocate(5 * PAGE, 1);
+        // Two frames that nobody wants, at the end of what stream 1 has.
+        let spare = world.must_allocate(2 * PAGE, 1);
+        world.free_at(spare);
+        let counts = |world: &World| (world.emulator().counts().mappings, world.count(Call::Unmap));
+        assert_eq!(counts(&world), (6 + 7, 0));
+        // Work may use all of it. What nobody is seen to use stays: what there is of it is a cache.
+        assert_eq!(world.allocator.trim().released_bytes, 0);
+        assert_eq!(counts(&world), (13, 0));
+        world.step(&Op::Complete { stream: 0 });
+        // Stale pages hold no memory: none comes back, and the five mappings go.
+        assert_eq!(world.allocator.trim().released_bytes, 0);
+        assert_eq!(counts(&world), (8, two_runs));
+        world.step(&Op::Complete { stream: 1 });
+        assert_eq!(world.allocator.trim().released_bytes, 2 * PAGE);
+        assert_eq!(counts(&world), (6, and_one));
+        world.check();
+        // The addresses serve again, behind new mappings.
+        let maps = world.count(Call::Map);
+        assert_eq!(world.must_allocate(3 * PAGE, 0), blocks[2]);
+        assert_eq!(world.count(Call::Map), maps + 3);
+        world.free_at(taken);
+        world.check();
+        world.end_empty();
+    }
+}
+
+#[test]
+fn a_trim_gives_back_the_addresses_of_segments_in_which_nothing_is_left() {
+    let setup = Setup { reservation: Some(4), ..by_hand(20) };
+    let mut world = World::new(&setup);
+    // Three segments of four pages each; a block stays in the second.
+    let blocks = [3, 4, 4].map(|pages| world.must_allocate(pages * PAGE, 0));
+    let other = world.must_allocate(PAGE, 1);
+    let reservations = |world: &World| world.emulator().leaks().reservations;
+    assert_eq!((reservations(&world), world.allocator.stats().address_bytes), (4, 12 * PAGE));
+    world.free_at(blocks[0]);
+    world.free_at(blocks[2]);
+    // Work may use them; and then their memory goes as well, but not what one byte lives in.
+    world.allocator.trim();
+    assert_eq!((reservations(&world), world.count(Call::Unreserve)), (4, 0));
+    world.step(&Op::Complete { stream: 0 });
+    assert_eq!(world.allocator.trim().released_bytes, 7 * PAGE, "memory, and no addresses");
+    let stats = world.allocator.stats();
+    assert_eq!(
+        (reservations(&world), stats.address_bytes, stats.address_peak_bytes),
+        (2, 5 * PAGE, 12 * PAGE)
+    );
+    world.check();
+    // Others take their places, one by one, and go as well.
+    let again = [4, 3, 4].map(|pages| world.must_allocate(pages * PAGE, 0));
+    assert_eq!((reservations(&world), world.allocator.stats().address_bytes), (5, 16 * PAGE));
+    again.into_iter().chain([other]).for_each(|block| world.free_at(block));
+    world.allocator.trim();
+    world.complete_all();
+    assert_eq!(world.allocator.trim().released_bytes, 12 * PAGE);
+    assert_eq!((reservations(&world), world.allocator.stats().address_bytes), (1, 4 * PAGE));
+    world.check();
+    world.end_empty();
+}
+
+#[test]
+fn addresses_that_the_driver_would_not_take_serve_again_or_go_with_the_next_trim() {
+    let setup = Setup { reservation: Some(4), ..Setup::plain(PAGE, 8) };
+    for trimmed_again in [false, true] {
+        let mut world = World::new(&setup);
+        let block = world.must_allocate(4 * PAGE, 0);
+        world.free_at(block);
+        world.emulator().fail(Fault::once(Call::Unreserve, 1, DriverErrorKind::NotReady));
+        let trimmed = world.allocator.trim();
+        assert_eq!(trimmed.released_bytes, 4 * PAGE);
+        assert_eq!(trimmed.failed.map(|error| error.kind), Some(DriverErrorKind::NotReady));
+        world.check();
+        if trimmed_again {
+            assert_eq!(world.allocator.trim().failed, None);
+            assert_eq!(world.emulator().leaks().reservations, 0);
+        }
+        world.must_allocate(4 * PAGE, 0);
+        assert_eq!(world.count(Call::Reserve), 1 + u64::from(trimmed_again));
+        world.check();
+        world.end_empty();
+    }
 }
 
 #[test]
@@ -147,6 +240,25 @@ fn a_trim_to_a_size_stops_there() {
     world.free_at(kept);
     world.check();
     world.end_empty();
+}
+
+/// A budget that all memory fits in, and not one mapping more: what holds the last one must go, whatever lies there.
+#[test]
+fn bins_and_pending_blocks_make_room_in_the_budget() {
+    for pending in [false, true] {
+        let mut world = World::new(&Setup { max_mappings: Some(4), ..by_hand(4) });
+        let small = world.must_allocate(512, 0);
+        if pending {
+            world.record_stream(0, 1);
+        }
+        world.free_at(small);
+        let stats = world.allocator.stats();
+        assert_eq!((stats.binned_bytes, stats.pending_bytes), if pending { (0, 512) } else { (512, 0) });
+        world.step(&Op::SynchronizeDevice);
+        world.must_allocate(4 * PAGE, 0);
+        world.check();
+        world.end_empty();
+    }
 }
 
 #[test]

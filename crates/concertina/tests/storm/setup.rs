@@ -43,19 +43,27 @@ impl Setup {
             4 => EventCompletion::ByClock,
             _ => EventCompletion::BySeed(dice.below(u64::MAX)),
         };
+        let device = dice.between(8, 48);
+        let limit = dice.sometimes(4, 4, 48);
+        // Room for the mappings of all memory and hardly any more, or for whatever it may be.
+        let max_mappings = match dice.below(6) {
+            0 => Some(limit.unwrap_or(device).min(device) + dice.below(4)),
+            1 => Some(dice.between(8, 120)),
+            _ => None,
+        };
         Self {
             page_bytes: if virtual_memory { page_bytes } else { MALLOC_PAGE_BYTES },
-            device: dice.between(8, 48),
+            device,
             completion,
             policy: dice.one_of(&[Policy::Lean, Policy::Balanced]),
             cross_stream: dice.one_of(&[DeviceWait, DeviceWait, DeviceWait, DeviceWait, Completed, Never]),
             own_rules: dice.once_in(3),
             host_wait: dice.one_of(&[HostWait::Never, HostWait::LastResort]),
             stale: dice.one_of(&[StaleRule::Keep, StaleRule::Keep, StaleRule::Eager]),
-            limit: dice.sometimes(4, 4, 48),
+            limit,
             reservation: dice.sometimes(2, 1, 40),
             addresses: dice.sometimes(6, 60, 300),
-            max_mappings: dice.sometimes(4, 8, 120),
+            max_mappings,
             unmap_spans_mappings: !dice.once_in(5),
             virtual_memory,
         }
@@ -100,10 +108,15 @@ impl Setup {
 
     /// Whether memory is all that can run out, and any stream may be made to wait for any other.
     pub(crate) fn serves_all_that_is_free(&self) -> bool {
+        self.serves_all_that_is_done() && self.max_mappings.is_none()
+    }
+
+    /// The same once all work is done: then the budget need only have room for the mappings of all memory.
+    pub(crate) fn serves_all_that_is_done(&self) -> bool {
         self.virtual_memory
             && self.cross_stream == CrossStream::DeviceWait
             && !self.own_rules
             && self.addresses.is_none()
-            && self.max_mappings.is_none()
+            && self.max_mappings.is_none_or(|most| most >= self.most_bytes() / self.page_bytes)
     }
 }

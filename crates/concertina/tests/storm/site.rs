@@ -270,15 +270,16 @@ impl Site {
         }
         if self.setup.serves_all_that_is_free() {
             let waits = self.allocator.stats().fences.host_waits;
-            if let Some(actor) = actors.first_mut() {
-                actor.must_allocate(self.setup.most_bytes());
-                actor.let_go_of_all();
-            }
+            actors[0].must_allocate(self.setup.most_bytes());
             assert_eq!(self.allocator.stats().fences.host_waits, waits, "the host need not wait for it");
+        }
+        self.synchronize();
+        if self.setup.serves_all_that_is_done() {
+            actors[0].must_allocate(self.setup.most_bytes());
+            self.synchronize();
         }
         drop(actors);
 
-        self.synchronize();
         let trimmed = self.allocator.trim();
         assert_eq!((trimmed.failed, trimmed.waiting_bytes), (None, 0), "all is done, and can go");
         self.check_figures();

@@ -159,11 +159,15 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Unmaps every stale page whose last use is seen done.
+    ///
+    /// # Errors
+    /// The first failure; pages of other arenas have gone nevertheless.
     pub(crate) fn unmap_all_done(&mut self, done: impl Fn(Use) -> bool) -> Result<(), DriverError> {
+        let mut outcome = Ok(());
         for arena in 0..self.arenas.len() as u32 {
             let pages = self.arenas[arena as usize].segment.stale_pages().collect();
-            self.unmap_done(arena, pages, &done)?;
+            outcome = outcome.and(self.unmap_done(arena, pages, &done));
         }
-        Ok(())
+        outcome
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Empty {
 impl<D: Driver> Heap<D> {
     /// Adds a malloc as one large hole. The heap's stream comes after its last uses.
     pub(crate) fn add_malloc(&mut self, malloc: Malloc<D>, new_id: impl FnOnce() -> SegmentId) {
-        let number = match self.arenas.iter().position(|arena| arena.segment.pages() == 0) {
+        let number = match self.vacant() {
             Some(number) => {
                 self.arenas[number].segment.put_malloc(malloc);
                 number
@@ -48,19 +48,14 @@ impl<D: Driver> Heap<D> {
 
     /// The malloc segments with no block in them, unless they are pinned.
     pub(crate) fn empty_mallocs(&self) -> impl Iterator<Item = Empty> + '_ {
-        let arenas = (0..).zip(&self.arenas).filter(|(_, arena)| !self.pinned && self.is_empty(arena));
+        let arenas = (0..)
+            .zip(&self.arenas)
+            .filter(|(_, arena)| !self.pinned && !arena.is_vacant() && self.is_empty(arena));
         arenas.map(|(number, arena)| {
             let last_use = Use { stream: self.key.stream, tick: self.idle.last_tick(number) };
             let (address, bytes) = (arena.segment.address(), arena.segment.bytes());
             Empty { arena: number, address, bytes, last_use }
         })
-    }
-
-    fn is_empty(&self, arena: &Arena<D>) -> bool {
-        arena.last != NONE && {
-            let last = self.blocks.get(arena.last);
-            last.state == BlockState::Hole && last.start == 0
-        }
     }
 
     /// Takes the malloc of an arena out of the heap, with its last use, if no block is in it.
@@ -69,15 +64,10 @@ impl<D: Driver> Heap<D> {
         if !self.is_empty(arena) {
             return None;
         }
-        let (hole, tick) = (arena.last, self.idle.last_tick(number));
+        let tick = self.idle.last_tick(number);
         let mut malloc = self.arenas[number as usize].segment.take_malloc()?;
         malloc.set_uses(Uses::from_iter([Use { stream: self.key.stream, tick }]));
-        self.holes.remove(self.hole(hole));
-        self.blocks.remove(hole);
-        self.idle.forget(number);
-        let arena = &mut self.arenas[number as usize];
-        arena.idle.restart();
-        (arena.last, arena.extent) = (NONE, 0);
+        self.restart(number);
         Some(malloc)
     }
 

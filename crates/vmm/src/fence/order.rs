@@ -68,6 +68,31 @@ impl<D: Driver> Order<'_, D> {
         self.is_before(use_) || self.rule(use_.stream) == CrossStream::DeviceWait
     }
 
+    /// What the host would have to wait for before the stream may take a frame with such a last use: `None` if it may
+    /// already, or never will by a wait. Under [`CrossStream::Never`] that is the end of a stream that was retired: once
+    /// all of it is done, its frames are nobody's.
+    pub fn awaited(&self, use_: Use) -> Option<Use> {
+        if self.may_take(use_) || !self.can_wait_for(use_) {
+            return None;
+        }
+        match self.rule(use_.stream) {
+            CrossStream::Never => {
+                self.end_of(use_.stream).filter(|&end| !self.is_done(end) && self.can_wait_for(end))
+            }
+            CrossStream::Completed | CrossStream::DeviceWait => Some(use_),
+        }
+    }
+
+    /// Whether memory of another stream can ever come to this one: under [`CrossStream::Never`], once that one is retired.
+    pub fn may_ever_take_of(&self, other: StreamId) -> bool {
+        self.rule(other) != CrossStream::Never || self.end_of(other).is_some()
+    }
+
+    /// The last use of a stream that is to be forgotten.
+    fn end_of(&self, stream: StreamId) -> Option<Use> {
+        self.inner.timeline(stream)?.last.map(|tick| Use { stream, tick })
+    }
+
     /// Whether the host may wait for the use: not for one in a capture.
     pub fn can_wait_for(&self, use_: Use) -> bool {
         self.inner.timeline(use_.stream).is_none_or(|timeline| timeline.can_show(use_))

@@ -106,9 +106,8 @@ fn every_page_of_a_malloc_segment_is_held_while_it_is_there() {
     // Nothing can be taken from it but the whole.
     assert!(segment.take(2, None).is_none() && segment.stale(2).is_none());
     segment.clear().unwrap();
-    let returned = segment.unreserve().unwrap_err();
-    assert_eq!(returned.error.kind, DriverErrorKind::Invalid);
-    let mut segment = returned.owner;
+    assert_eq!(segment.unreserve().unwrap_err().kind, DriverErrorKind::Invalid);
+    assert_eq!((segment.address(), segment.held_pages()), (address, 5), "nothing was lost");
     let mut malloc = segment.take_malloc().unwrap();
     assert_eq!((segment.address(), segment.pages(), segment.held_pages()), (Address::new(0), 0, 0));
     assert!(!segment.is_held(0) && segment.take_malloc().is_none());

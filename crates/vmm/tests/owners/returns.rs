@@ -4,8 +4,8 @@
 
 use concertina_emulator::{Emulator, EmulatorConfig, Fault};
 use concertina_vmm::{
-    Access, Call, CreateError, Device, Driver, DriverErrorKind, FrameProperties, FrameStore, Holder, Mapping,
-    PageRange, PageState, ReleaseError, Reservation, Returned, Segment, SegmentId,
+    Access, Address, Call, CreateError, Device, Driver, DriverErrorKind, FrameProperties, FrameStore, Holder,
+    Mapping, PageRange, PageState, ReleaseError, Reservation, Returned, Segment, SegmentId,
 };
 
 use crate::Setup;
@@ -204,10 +204,15 @@ fn a_segment_comes_back() {
         assert_eq!(segment.state(1), PageState::Unmapped);
 
         setup.emulator.fail(Fault::once(Call::Unreserve, 1, kind));
-        let Err(returned) = segment.unreserve() else { panic!("told to fail") };
-        let Returned { owner: segment, error } = *returned;
-        assert_eq!((error.kind, segment.id()), (kind, SegmentId::new(7)));
+        let address = segment.address();
+        assert_eq!(segment.unreserve().unwrap_err().kind, kind);
+        assert_eq!((segment.address(), segment.pages()), (address, 2), "nothing was lost");
         segment.unreserve().unwrap();
+        assert_eq!(
+            (segment.address(), segment.pages(), segment.state(1)),
+            (Address::new(0), 0, PageState::Unmapped)
+        );
+        segment.unreserve().expect("no call is made without addresses");
         store.release(store.take_frame(id, |_| true).unwrap()).unwrap();
         setup.assert_clean();
     }
@@ -220,9 +225,7 @@ fn a_mapped_segment_can_not_be_unreserved() {
     let mut segment = Segment::new(SegmentId::new(0), &store, setup.page(), 0).unwrap();
     let frame = store.create().unwrap();
     segment.map(0, &frame).unwrap();
-    let Err(returned) = segment.unreserve() else { panic!("a page is mapped") };
-    let mut segment = returned.owner;
-    assert_eq!(returned.error.kind, DriverErrorKind::Invalid);
+    assert_eq!(segment.unreserve().unwrap_err().kind, DriverErrorKind::Invalid);
     assert_eq!(segment.state(0), PageState::Stale(frame.id()), "nothing was lost");
     segment.unmap_stale(&[0]).unwrap();
     segment.unreserve().unwrap();

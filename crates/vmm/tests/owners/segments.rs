@@ -408,7 +408,7 @@ impl Run {
         for frame in hands {
             prop_assert!(store.release(frame).is_ok());
         }
-        for segment in segments {
+        for mut segment in segments {
             prop_assert!(segment.unreserve().is_ok());
         }
         prop_assert_eq!(store.mapped_bytes(), 0);

@@ -149,7 +149,10 @@ impl World {
 
     /// Blocks that live are the program's to order: it waits for the streams that use them.
     fn may_launch(&self, graph: &Graph) -> bool {
-        let touches = |held: &Held| graph.writes.iter().any(|(address, _)| *address == held.block.address());
+        let touches = |Held { block, .. }: &Held| {
+            let end = block.address().add(block.bytes());
+            graph.writes.iter().any(|&(start, bytes)| start < end && block.address() < start.add(bytes))
+        };
         !self.blocks.iter().any(touches)
     }
 

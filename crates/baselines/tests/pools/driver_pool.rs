@@ -278,6 +278,6 @@ fn bad_requests_are_refused_and_change_nothing() {
     let device = world.device.clone();
     let refused = DriverPool::new(device, "frame_mb:3".parse().unwrap()).unwrap_err();
     let wanted = "frames of 3145728 bytes are no multiple of the device's granularity of 2097152 bytes; choose another \
-                  frame_mb";
+                  size of frames, or another allocator where it is fixed";
     assert_eq!(refused.to_string(), wanted);
 }

@@ -399,13 +399,18 @@ impl<D: Driver> Fences<D> {
         let mut inner = self.inner.lock();
         let order = Order { inner: &inner, waiter };
         let new: Uses = uses.iter().copied().filter(|use_| !order.is_before(*use_)).collect();
-        if let Some(timeline) = inner.timeline_mut(waiter)
-            && !new.is_empty()
-        {
-            let before = timeline.clock.end_tick();
-            timeline.unasked.get_or_insert_with(|| Unasked { before, uses: Uses::new() }).uses.extend(new);
+        let Some(timeline) = inner.timeline(waiter).filter(|_| !new.is_empty()) else { return Ok(()) };
+        let before = timeline.clock.end_tick();
+        let waited = self.wait_locked(&mut inner, waiter, &new);
+        // A wait that failed holds nothing up, and no event may cover what it was for.
+        if let Some(timeline) = inner.timeline_mut(waiter) {
+            let put_in: Uses = new.into_iter().filter(|use_| timeline.knows(*use_)).collect();
+            if !put_in.is_empty() {
+                let unasked = timeline.unasked.get_or_insert_with(|| Unasked { before, uses: Uses::new() });
+                unasked.uses.extend(put_in);
+            }
         }
-        self.wait_locked(&mut inner, waiter, uses)
+        waited
     }
 
     fn wait_locked(&self, inner: &mut Inner<D>, waiter: StreamId, uses: &[Use]) -> Result<(), DriverError> {

@@ -176,6 +176,30 @@ fn what_is_told_does_not_hold_behind_an_unasked_wait() {
 }
 
 #[test]
+fn an_unasked_wait_that_failed_takes_nothing_from_what_is_told() {
+    for (call, recorded) in [(Call::EventRecord, 0), (Call::StreamWait, 1)] {
+        let fixture = Fixture::new(EventCompletion::ByHand, 3);
+        let home = fixture.id(0);
+        let uses = [fixture.use_on(1), fixture.use_on(2)];
+        fixture.emulator.fail(Fault::once(call, 1, REFUSED));
+        assert_eq!(fixture.fences.wait_unasked(home, &uses[..1]).unwrap_err().call, call);
+        assert_eq!(fixture.counts(), (recorded, 0, 0));
+        let behind = fixture.use_on(0);
+        fixture.fences.note_synchronized(home);
+        assert!(fixture.fences.is_done(behind) && !fixture.fences.is_done(uses[0]), "{call}");
+        // Of two, the first was put in: it holds, the other does not.
+        fixture.emulator.fail(Fault::once(Call::StreamWait, 2, REFUSED));
+        assert!(fixture.fences.wait_unasked(home, &uses).is_err());
+        let behind = fixture.use_on(0);
+        fixture.fences.note_synchronized(home);
+        assert!(!fixture.fences.is_done(behind), "{call}");
+        fixture.complete(1);
+        fixture.fences.note_synchronized(home);
+        assert!(fixture.fences.is_done(behind) && !fixture.fences.is_done(uses[1]), "{call}");
+    }
+}
+
+#[test]
 fn the_host_waits_only_for_what_is_not_done() {
     let fixture = Fixture::new(EventCompletion::ByHand, 1);
     let use_ = fixture.use_on(0);

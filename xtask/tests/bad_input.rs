@@ -31,7 +31,7 @@ fn values_of_options() {
     let cases: &[(&[&str], &[&str])] = &[
         (
             &["bench", "--allocators", "direct,jemalloc"],
-            &["--allocators", "`jemalloc`", "direct, pytorch, pytorch-expandable, concertina"],
+            &["--allocators", "`jemalloc`", "direct, driver-pool, pytorch, pytorch-expandable, bfc"],
         ),
         (
             &["bench", "--allocators", "direct,pytorch:max_split_size_mb:2"],

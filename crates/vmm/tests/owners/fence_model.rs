@@ -275,14 +275,17 @@ impl Model {
         }
     }
 
-    /// A wait that the program knows nothing of is about to be put into the stream.
-    pub(crate) fn note_unasked(&mut self, stream: usize, uses: &[ModelUse]) {
+    /// The same wait for a stream whose program knows nothing of it. A part that the driver refused holds nothing up.
+    pub(crate) fn wait_unasked(&mut self, waiter: usize, uses: &[ModelUse]) -> Result<(), Refused> {
         let new: Vec<ModelUse> =
-            uses.iter().copied().filter(|use_| !self.is_ordered(stream, *use_)).collect();
-        let history = &mut self.streams[stream];
-        if !new.is_empty() && !history.forgotten {
-            history.unasked.get_or_insert((history.items.len(), Vec::new())).1.extend(new);
+            uses.iter().copied().filter(|use_| !self.is_ordered(waiter, *use_)).collect();
+        let at = self.streams[waiter].items.len();
+        let waited = self.wait(waiter, uses);
+        let put_in: Vec<ModelUse> = new.into_iter().filter(|use_| self.is_ordered(waiter, *use_)).collect();
+        if !put_in.is_empty() {
+            self.streams[waiter].unasked.get_or_insert((at, Vec::new())).1.extend(put_in);
         }
+        waited
     }
 
     /// Up to where the program may tell of the stream: everything queued so far, but for what is behind an unasked wait

@@ -405,13 +405,14 @@ impl Run {
             Step::Wait { waiter, uses: ref chosen } | Step::WaitUnasked { waiter, uses: ref chosen } => {
                 let chosen = chosen.iter().filter_map(|nth| uses.get(nth % uses.len().max(1)));
                 let (real, known): (Vec<Use>, Vec<ModelUse>) = chosen.copied().unzip();
-                let waited = if matches!(step, Step::Wait { .. }) {
-                    fences.wait(id(waiter), &real)
-                } else {
-                    model.note_unasked(waiter % streams, &known);
-                    fences.wait_unasked(id(waiter), &real)
-                };
-                return (waited.is_err(), model.wait(waiter % streams, &known).is_err());
+                let at = waiter % streams;
+                if matches!(step, Step::Wait { .. }) {
+                    return (fences.wait(id(waiter), &real).is_err(), model.wait(at, &known).is_err());
+                }
+                return (
+                    fences.wait_unasked(id(waiter), &real).is_err(),
+                    model.wait_unasked(at, &known).is_err(),
+                );
             }
             Step::NoteWait { waiter, on } => {
                 let (waiter, on) = (waiter % streams, on % streams);

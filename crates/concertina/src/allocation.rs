@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{FreeError, Freeing, Granted, HeapCell, HeapKey};
+use concertina_heap::{DEFAULT_POOL, FreeError, Freeing, Granted, HeapCell, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::error::Error;
@@ -16,41 +16,62 @@ use crate::stream::{Stream, StreamCore};
 /// is queued after may not touch it. Keeps the allocator alive.
 #[must_use = "dropping an allocation frees it"]
 pub struct Allocation<D: Driver> {
-    raw: RawAllocation,
     // `None` once the block was given up.
     core: Option<Arc<StreamCore<D>>>,
+    placed: Placed,
+    layout: Layout,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) granted: Granted,
+    /// The pool of its heap.
+    pub(crate) pool: u32,
 }
 
 impl<D: Driver> fmt::Debug for Allocation<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Allocation").field(&self.raw).finish()
+        let mut shown = f.debug_tuple("Allocation");
+        if let Some(core) = &self.core {
+            shown.field(&self.raw(core));
+        }
+        shown.finish()
     }
 }
 
 impl<D: Driver> Allocation<D> {
-    #[inline]
-    pub(crate) fn new(core: &Arc<StreamCore<D>>, raw: RawAllocation) -> Self {
-        Self { raw, core: Some(Arc::clone(core)) }
+    #[inline(always)]
+    pub(crate) fn new(core: Arc<StreamCore<D>>, placed: Placed, layout: Layout) -> Self {
+        Self { core: Some(core), placed, layout }
     }
 
     /// The first address. Only kernels and copies may follow it, and only in an order with this block's stream.
     pub fn address(&self) -> Address {
-        self.raw.granted.address
+        self.placed.granted.address
     }
 
     /// Bytes as asked.
     pub fn bytes(&self) -> u64 {
-        self.raw.layout.bytes()
+        self.layout.bytes()
     }
 
     /// What was asked for.
     pub fn layout(&self) -> Layout {
-        self.raw.layout
+        self.layout
     }
 
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
-        self.raw.key.stream
+        self.core().clock.stream()
+    }
+
+    fn core(&self) -> &Arc<StreamCore<D>> {
+        self.core.as_ref().expect("only who consumes the handle takes it")
+    }
+
+    fn raw(&self, core: &StreamCore<D>) -> RawAllocation {
+        RawAllocation::new(core, self.placed, self.layout)
     }
 
     /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
@@ -59,17 +80,15 @@ impl<D: Driver> Allocation<D> {
     /// # Errors
     /// [`Error::ForeignStream`].
     pub fn record_stream(&self, stream: &Stream<D>) -> Result<(), Error> {
-        match &self.core {
-            Some(core) => core.shared.record_stream(self.raw, stream),
-            None => Ok(()),
-        }
+        let core = self.core();
+        core.shared.record_stream(self.raw(core), stream)
     }
 
     /// The same for a stream of the same allocator, by its clock.
     #[cfg(feature = "cuda")]
     pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
-        let Some(core) = &self.core else { return };
-        let Granted { block, generation, .. } = self.raw.granted;
+        let core = self.core();
+        let Granted { block, generation, .. } = self.placed.granted;
         let recorded =
             self.with_heap(core, |heap| core.shared.heaps.record_stream(heap, block, generation, clock));
         if let Err(error) = recorded {
@@ -82,29 +101,43 @@ impl<D: Driver> Allocation<D> {
     fn with_heap<T>(
         &self,
         core: &StreamCore<D>,
-        then: impl FnOnce(&HeapCell<D>) -> Result<T, FreeError>,
+        then: impl Fn(&HeapCell<D>) -> Result<T, FreeError>,
     ) -> Result<T, FreeError> {
-        let own = core.cell(self.raw.key.kind);
-        if own.key() == self.raw.key { then(own) } else { then(&*core.shared.cell_of(self.raw)?) }
+        if self.placed.pool == DEFAULT_POOL {
+            then(core.cell(Kind::of(self.layout.bytes())))
+        } else {
+            then(&*core.shared.cell_of(self.raw(core))?)
+        }
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
     pub fn into_raw(mut self) -> RawAllocation {
-        self.core = None;
-        self.raw
+        let core = self.core.take().expect("only who consumes the handle takes it");
+        self.raw(&core)
     }
 }
 
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(core) = self.core.take() {
-            let freed = self.with_heap(&core, |heap| core.shared.heaps.free(heap, self.raw.freeing()));
-            if let Err(error) = freed {
-                tracing::error!(%error, "an allocation was freed behind its handle");
+        if let Some(core) = &self.core {
+            let freeing = freeing(self.placed.granted, self.layout);
+            if let Err(error) = self.with_heap(core, |heap| core.shared.heaps.free(heap, freeing)) {
+                log_refused(&error);
             }
         }
     }
+}
+
+#[cold]
+fn log_refused(error: &FreeError) {
+    tracing::error!(%error, "an allocation was freed behind its handle");
+}
+
+#[inline(always)]
+fn freeing(granted: Granted, layout: Layout) -> Freeing {
+    let Granted { block, generation, .. } = granted;
+    Freeing { block, generation, bytes: layout.bytes() }
 }
 
 /// A block in use without a handle: for embedders that keep their own. It does not free itself, and does not keep the
@@ -139,9 +172,17 @@ impl RawAllocation {
         self.key.stream
     }
 
-    #[inline]
+    #[inline(always)]
+    pub(crate) fn new<D: Driver>(core: &StreamCore<D>, placed: Placed, layout: Layout) -> Self {
+        let Placed { granted, pool } = placed;
+        // Graph pools have one heap a stream.
+        let kind = if pool == DEFAULT_POOL { Kind::of(layout.bytes()) } else { Kind::Large };
+        let key = HeapKey { pool, stream: core.clock.stream(), kind };
+        Self { allocator: core.shared.instance, key, granted, layout }
+    }
+
+    #[inline(always)]
     pub(crate) fn freeing(&self) -> Freeing {
-        let Granted { block, generation, .. } = self.granted;
-        Freeing { block, generation, bytes: self.layout.bytes() }
+        freeing(self.granted, self.layout)
     }
 }

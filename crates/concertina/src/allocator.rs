@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Request, Stats, Trimmed};
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
 
-use crate::allocation::{Allocation, RawAllocation};
+use crate::allocation::{Allocation, Placed, RawAllocation};
 use crate::config::Config;
 use crate::error::Error;
 use crate::graph::GraphPool;
@@ -179,7 +179,8 @@ impl<D: Driver> Allocator<D> {
         core: &Arc<StreamCore<D>>,
         layout: Layout,
     ) -> Result<Allocation<D>, Error> {
-        Ok(Allocation::new(core, self.allocate_on(core, layout)?))
+        let placed = self.place(core, layout)?;
+        Ok(Allocation::new(Arc::clone(core), placed, layout))
     }
 
     /// The same without a handle: the caller frees it.
@@ -188,7 +189,8 @@ impl<D: Driver> Allocator<D> {
     /// As [`Allocator::allocate`].
     #[inline]
     pub fn allocate_raw(&self, layout: Layout, stream: &Stream<D>) -> Result<RawAllocation, Error> {
-        self.allocate_on(self.core_of(stream)?, layout)
+        let core = self.core_of(stream)?;
+        Ok(RawAllocation::new(core, self.place(core, layout)?, layout))
     }
 
     /// Frees a block in the order of the stream that it was allocated on. Does not wait for a thread that is using the
@@ -299,35 +301,26 @@ impl<D: Driver> Allocator<D> {
         if Arc::ptr_eq(&core.shared, &self.shared) { Ok(core) } else { Err(Error::ForeignStream) }
     }
 
+    /// Finds a place in the stream's heap, or in the graph pool that it captures into.
     #[inline(always)]
-    fn allocate_on(&self, core: &StreamCore<D>, layout: Layout) -> Result<RawAllocation, Error> {
+    fn place(&self, core: &StreamCore<D>, layout: Layout) -> Result<Placed, Error> {
         let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
         if core.is_captured() {
-            return self.allocate_captured(core, &request, layout);
+            return self.place_captured(core, &request);
         }
-        self.allocate_from(core.cell(request.kind()), &request, layout)
+        self.place_in(core.cell(request.kind()), &request)
     }
 
     #[inline(always)]
-    fn allocate_from(
-        &self,
-        cell: &Arc<HeapCell<D>>,
-        request: &Request,
-        layout: Layout,
-    ) -> Result<RawAllocation, Error> {
+    fn place_in(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Placed, Error> {
         let granted = self.shared.heaps.allocate(cell, request)?;
-        Ok(RawAllocation { allocator: self.shared.instance, key: cell.key(), granted, layout })
+        Ok(Placed { granted, pool: cell.key().pool })
     }
 
     #[cold]
-    fn allocate_captured(
-        &self,
-        core: &StreamCore<D>,
-        request: &Request,
-        layout: Layout,
-    ) -> Result<RawAllocation, Error> {
+    fn place_captured(&self, core: &StreamCore<D>, request: &Request) -> Result<Placed, Error> {
         let captured_into = core.captured_into();
         let cell = captured_into.as_ref().unwrap_or_else(|| core.cell(request.kind()));
-        self.allocate_from(cell, request, layout)
+        self.place_in(cell, request)
     }
 }

@@ -40,12 +40,15 @@ pub struct Block {
     pub generation: u32,
     /// Bytes as asked, while live or pending.
     pub bytes: u64,
-    prev: u32,
-    next: u32,
+    /// The block before it in its arena, or [`NONE`].
+    pub(crate) prev: u32,
+    /// The block after it in its arena, or [`NONE`].
+    pub(crate) next: u32,
 }
 
 impl Block {
     /// Where it ends, in steps.
+    #[inline]
     pub fn end(&self) -> u32 {
         self.start + self.steps
     }
@@ -60,26 +63,31 @@ pub struct BlockTable {
 
 impl BlockTable {
     /// The block with this number.
+    #[inline]
     pub fn get(&self, number: u32) -> &Block {
         &self.blocks[number as usize]
     }
 
     /// The same, to change it.
+    #[inline]
     pub fn get_mut(&mut self, number: u32) -> &mut Block {
         &mut self.blocks[number as usize]
     }
 
     /// The block with this number, if there ever was one.
+    #[inline]
     pub fn find(&self, number: u32) -> Option<&Block> {
         self.blocks.get(number as usize)
     }
 
     /// The block before it in its arena.
+    #[inline]
     pub fn prev(&self, number: u32) -> Option<u32> {
         Some(self.blocks[number as usize].prev).filter(|&prev| prev != NONE)
     }
 
     /// The block after it in its arena.
+    #[inline]
     pub fn next(&self, number: u32) -> Option<u32> {
         Some(self.blocks[number as usize].next).filter(|&next| next != NONE)
     }

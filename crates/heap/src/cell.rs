@@ -138,6 +138,7 @@ impl<D: Driver> HeapCell<D> {
 
     #[cold]
     fn drain_queue(&self, heap: &mut Heap<D>) {
+        heap.forget_last_hit();
         while let Some(Queued { freeing, tick, others }) = self.queue.pop() {
             // A stream that is not there any more has been forgotten, and its uses are done.
             let stamp =
@@ -149,6 +150,7 @@ impl<D: Driver> HeapCell<D> {
         }
     }
 
+    #[inline]
     fn free_in(
         &self,
         heap: &mut Heap<D>,
@@ -189,6 +191,7 @@ impl<D: Driver> HeapCell<D> {
     #[inline(never)]
     fn free_anew(&self, heap: &mut Heap<D>, freeing: Freeing) -> Result<bool, FreeError> {
         self.drain(heap);
+        heap.forget_last_hit();
         // The other streams may have been given work on the block since they were recorded: up to now, it counts.
         let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
         self.free_in(heap, freeing, self.clock.now().tick, stamp)?;

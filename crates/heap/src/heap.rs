@@ -24,9 +24,9 @@ use concertina_vmm::{
 use self::last_hit::LastHit;
 use self::pending::PendingBlock;
 use crate::bins::{BIN_STEPS, Bins};
-use crate::block::{BlockState, BlockTable, NONE};
+use crate::block::{Block, BlockState, BlockTable, NONE};
 use crate::error::FreeError;
-use crate::hole_index::{Hole, HoleIndex};
+use crate::hole_index::{Found, Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
 use crate::live::{HeapLive, LiveBytes};
 use crate::step::{Kind, Request, STEP_BYTES};
@@ -171,11 +171,13 @@ impl<D: Driver> Heap<D> {
     }
 
     /// The page that a step begins, or that lies behind it.
+    #[inline]
     fn page_from(&self, step: u32) -> u32 {
         (step + (self.steps_per_page() - 1)) >> self.page_shift
     }
 
     /// The pages that the steps `start..end` touch.
+    #[inline]
     pub(crate) fn pages_touched(&self, start: u32, end: u32) -> PageRange {
         PageRange::between(start >> self.page_shift, self.page_from(end))
     }
@@ -186,10 +188,21 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Serves the request from a bin, or from the best fit if all its pages are held. No driver call either way.
+    #[inline]
     pub(crate) fn hit(&mut self, request: &Request) -> Option<Granted> {
         if request.alignment == STEP_BYTES
             && let Some(block) = self.bins.pop(request.steps)
         {
+            return Some(self.grant(block, request));
+        }
+        if request.alignment == STEP_BYTES {
+            let found = self.holes.best(request.steps)?;
+            let Hole { arena, start, .. } = found.hole;
+            let pages = self.pages_touched(start, start + request.steps);
+            if !self.arenas[arena as usize].segment.all_held(pages) {
+                return None;
+            }
+            let block = self.take_found(found, request.steps);
             return Some(self.grant(block, request));
         }
         let (hole, start) = self.best_fit(request)?;
@@ -201,10 +214,24 @@ impl<D: Driver> Heap<D> {
         Some(self.grant(block, request))
     }
 
+    /// Cuts `steps` off the begin of a hole that was found just now.
+    #[inline]
+    fn take_found(&mut self, found: Found, steps: u32) -> u32 {
+        let Hole { steps: hole_steps, block, .. } = found.hole;
+        if hole_steps > steps {
+            let rest = self.split(block, steps);
+            self.holes.replace_at(found, self.hole(rest));
+        } else {
+            self.holes.take(found);
+        }
+        self.set_busy(block);
+        block
+    }
+
     /// The best fit, whether its pages are held or not, and where in it the request begins.
     pub(crate) fn best_fit(&self, request: &Request) -> Option<(Hole, u32)> {
         if request.alignment == STEP_BYTES {
-            return self.holes.best(request.steps).map(|hole| (hole, hole.start));
+            return self.holes.best(request.steps).map(|found| (found.hole, found.hole.start));
         }
         self.holes.from(request.steps).find_map(|hole| Some((hole, self.fit(&hole, request)?)))
     }
@@ -242,24 +269,28 @@ impl<D: Driver> Heap<D> {
         block
     }
 
+    #[inline]
     fn split(&mut self, block: u32, steps: u32) -> u32 {
         let rest = self.blocks.split(block, steps);
-        let arena = &mut self.arenas[self.blocks.get(block).arena as usize];
-        if arena.last == block {
-            arena.last = rest;
+        let &Block { arena, next, .. } = self.blocks.get(rest);
+        if next == NONE {
+            self.arenas[arena as usize].last = rest;
         }
         rest
     }
 
+    #[inline]
     fn index(&mut self, block: u32) {
         self.holes.insert(self.hole(block));
     }
 
+    #[inline]
     fn hole(&self, number: u32) -> Hole {
         let block = self.blocks.get(number);
         Hole { steps: block.steps, arena: block.arena, start: block.start, block: number }
     }
 
+    #[inline]
     fn set_busy(&mut self, number: u32) {
         let block = self.blocks.get_mut(number);
         block.state = BlockState::Claimed;
@@ -322,6 +353,7 @@ impl<D: Driver> Heap<D> {
         self.release(block);
     }
 
+    #[inline]
     fn check_live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
         match self.blocks.find(number) {
             Some(block) if block.state == BlockState::Live && block.generation == generation => Ok(()),
@@ -356,6 +388,7 @@ impl<D: Driver> Heap<D> {
 
     /// Frees a block in the order of the heap's stream, at its tick `tick`. One that other streams still use becomes
     /// pending.
+    #[inline]
     pub(crate) fn free(
         &mut self,
         number: u32,
@@ -364,17 +397,20 @@ impl<D: Driver> Heap<D> {
         done: impl Fn(Use) -> bool,
     ) -> Result<(), FreeError> {
         self.check_live(number, generation)?;
-        self.forget_last_hit();
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
-        let bytes = block.bytes;
+        let Block { bytes, steps, .. } = *block;
         // A free that was queued may be older than the last one.
         self.last_tick = self.last_tick.max(tick);
         self.live_blocks -= 1;
         self.live.sub(bytes);
-        let mut uses = self.forget_recorded(number);
-        uses.retain(|use_| !done(*use_));
-        self.give_up(number, uses);
+        if self.recorded.is_empty() {
+            self.put_back(number, steps);
+        } else {
+            let mut uses = self.forget_recorded(number);
+            uses.retain(|use_| !done(*use_));
+            self.give_up(number, uses);
+        }
         Ok(())
     }
 
@@ -395,6 +431,7 @@ impl<D: Driver> Heap<D> {
         }
     }
 
+    #[inline]
     fn put_back(&mut self, number: u32, steps: u32) {
         if self.key.kind == Kind::Small
             && steps <= BIN_STEPS
@@ -413,46 +450,62 @@ impl<D: Driver> Heap<D> {
         let block = self.blocks.get_mut(number);
         block.state = BlockState::Hole;
         block.bytes = 0;
-        let (arena, start, end) = (block.arena, block.start, block.end());
+        let Block { arena, start, prev, next, .. } = *block;
+        let end = block.end();
         self.used_steps -= u64::from(end - start);
-        let mut hole = number;
-        if let Some(next) = self.blocks.next(hole)
-            && self.blocks.get(next).state == BlockState::Hole
-        {
-            self.holes.remove(self.hole(next));
-            self.absorb_next(hole);
-        }
-        if let Some(prev) = self.blocks.prev(hole)
-            && self.blocks.get(prev).state == BlockState::Hole
-        {
-            self.holes.remove(self.hole(prev));
-            self.absorb_next(prev);
-            hole = prev;
-        }
-        self.index(hole);
+        let is_hole = |number: u32| number != NONE && self.blocks.get(number).state == BlockState::Hole;
+        let hole = match (is_hole(prev), is_hole(next)) {
+            (false, false) => {
+                self.index(number);
+                number
+            }
+            (false, true) => {
+                let old = self.hole(next);
+                self.absorb_next(number);
+                self.holes.replace(old, self.hole(number));
+                number
+            }
+            (true, before_hole) => {
+                let old = self.hole(prev);
+                if before_hole {
+                    self.holes.remove(self.hole(next));
+                    self.absorb_next(number);
+                }
+                self.absorb_next(prev);
+                self.holes.replace(old, self.hole(prev));
+                prev
+            }
+        };
 
-        let whole = *self.blocks.get(hole);
+        let &Block { start: hole_start, next, .. } = self.blocks.get(hole);
+        let hole_end = self.blocks.get(hole).end();
         let shift = self.page_shift;
         // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
-        let is_last = self.arenas[arena as usize].last == hole;
-        let hole_end = if is_last { self.page_from(whole.end()) } else { whole.end() >> shift };
-        let first = self.page_from(whole.start).max(start >> shift);
+        let hole_end = if next == NONE { self.page_from(hole_end) } else { hole_end >> shift };
+        let first = self.page_from(hole_start).max(start >> shift);
         let last = hole_end.min(self.page_from(end));
+        if first < last {
+            self.set_idle(arena, PageRange::between(first, last));
+        }
+    }
+
+    #[inline]
+    fn set_idle(&mut self, arena: u32, pages: PageRange) {
         let state = &mut self.arenas[arena as usize];
-        self.idle.push(arena, &mut state.idle, PageRange::between(first, last), self.last_tick);
-        let arenas = &self.arenas;
+        self.idle.push(arena, &mut state.idle, pages, self.last_tick);
+        let (arenas, shift) = (&self.arenas, self.page_shift);
         self.idle.compact(
             || arenas.iter().map(|arena| (arena.extent >> shift) as usize).sum(),
             |arena| &arenas[arena as usize].idle,
         );
     }
 
-    fn absorb_next(&mut self, block: u32) {
-        let next = self.blocks.next(block);
-        self.blocks.absorb_next(block);
-        let arena = &mut self.arenas[self.blocks.get(block).arena as usize];
-        if Some(arena.last) == next {
-            arena.last = block;
+    #[inline]
+    fn absorb_next(&mut self, number: u32) {
+        self.blocks.absorb_next(number);
+        let &Block { arena, next, .. } = self.blocks.get(number);
+        if next == NONE {
+            self.arenas[arena as usize].last = number;
         }
     }
 

@@ -50,6 +50,15 @@ impl Ord for Hole {
     }
 }
 
+/// A hole, and where the index has it until it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The hole.
+    pub hole: Hole,
+    class: usize,
+    at: usize,
+}
+
 /// All holes of a heap by size.
 #[derive(Debug)]
 pub struct HoleIndex {
@@ -84,13 +93,17 @@ impl HoleIndex {
             self.classes.resize_with(CLASSES, Vec::new);
         }
         let holes = &mut self.classes[class];
-        if holes.capacity() == 0 {
-            holes.reserve(CACHE_LINES_BYTES / size_of::<Hole>());
+        if holes.is_empty() {
+            self.filled[class / 64] |= 1 << (class % 64);
+            self.summary |= 1 << (class / 64);
+            if holes.capacity() == 0 {
+                holes.reserve(CACHE_LINES_BYTES / size_of::<Hole>());
+            }
+            holes.push(hole);
+        } else {
+            let at = holes.partition_point(|known| *known < hole);
+            holes.insert(at, hole);
         }
-        let at = holes.partition_point(|known| *known < hole);
-        holes.insert(at, hole);
-        self.filled[class / 64] |= 1 << (class % 64);
-        self.summary |= 1 << (class / 64);
         self.holes += 1;
     }
 
@@ -100,17 +113,68 @@ impl HoleIndex {
     /// If it is not there: blocks and index are out of step.
     #[inline]
     pub fn remove(&mut self, hole: Hole) {
+        self.remove_at(self.find(hole));
+    }
+
+    /// Puts a hole in the place of another one.
+    ///
+    /// # Panics
+    /// If that is not there.
+    #[inline]
+    pub fn replace(&mut self, old: Hole, new: Hole) {
+        self.replace_at(self.find(old), new);
+    }
+
+    #[inline]
+    fn find(&self, hole: Hole) -> Found {
         let class = class_of(hole.steps);
+        let holes = &self.classes[class];
+        // Most classes have one hole, or few.
+        let at = if holes[0] == hole { 0 } else { holes.partition_point(|known| *known < hole) };
+        assert!(holes[at] == hole, "{hole:?} is in the index");
+        Found { hole, class, at }
+    }
+
+    #[inline]
+    fn remove_at(&mut self, Found { class, at, .. }: Found) {
         let holes = &mut self.classes[class];
-        let at = holes.binary_search(&hole).expect("every hole is in the index");
-        holes.remove(at);
-        if holes.is_empty() {
+        if holes.len() == 1 {
+            holes.clear();
             self.filled[class / 64] &= !(1 << (class % 64));
             if self.filled[class / 64] == 0 {
                 self.summary &= !(1 << (class / 64));
             }
+        } else {
+            holes.remove(at);
         }
         self.holes -= 1;
+    }
+
+    /// Puts a hole in the place of the one that [`HoleIndex::best`] found just now.
+    #[inline]
+    pub fn replace_at(&mut self, found: Found, new: Hole) {
+        if class_of(new.steps) != found.class {
+            self.remove_at(found);
+            self.insert(new);
+            return;
+        }
+        let holes = &mut self.classes[found.class];
+        let mut at = found.at;
+        while at > 0 && new < holes[at - 1] {
+            holes[at] = holes[at - 1];
+            at -= 1;
+        }
+        while at + 1 < holes.len() && holes[at + 1] < new {
+            holes[at] = holes[at + 1];
+            at += 1;
+        }
+        holes[at] = new;
+    }
+
+    /// Takes out the one that [`HoleIndex::best`] found just now.
+    #[inline]
+    pub fn take(&mut self, found: Found) {
+        self.remove_at(found);
     }
 
     /// Number of holes.
@@ -147,14 +211,16 @@ impl HoleIndex {
 
     /// The best fit: the smallest hole of at least `steps`, at the lowest address.
     #[inline]
-    pub fn best(&self, steps: u32) -> Option<Hole> {
+    pub fn best(&self, steps: u32) -> Option<Found> {
         let class = class_of(steps);
         let holes = self.class(class);
-        let at = holes.partition_point(|hole| hole.steps < steps);
-        if let Some(hole) = holes.get(at) {
-            return Some(*hole);
+        // Sizes below have a class each.
+        let at = if steps < EXACT { 0 } else { holes.partition_point(|hole| hole.steps < steps) };
+        if let Some(&hole) = holes.get(at) {
+            return Some(Found { hole, class, at });
         }
-        self.next_filled(class + 1).map(|class| self.classes[class][0])
+        let class = self.next_filled(class + 1)?;
+        Some(Found { hole: self.classes[class][0], class, at: 0 })
     }
 
     /// The largest hole.

@@ -137,10 +137,15 @@ impl IdlePages {
 
     /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages`, which is
     /// counted only then, at a cost that is spread over the frees. A page that is busy now may keep its last run.
+    #[inline]
     pub(crate) fn compact<'a>(&mut self, pages: impl Fn() -> usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
-        if self.runs.len() <= self.compact_at.max(FEW_RUNS) {
-            return;
+        if self.runs.len() > self.compact_at.max(FEW_RUNS) {
+            self.compact_now(pages, arena);
         }
+    }
+
+    #[cold]
+    fn compact_now<'a>(&mut self, pages: impl Fn() -> usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
         self.runs.retain(|run| arena(run.arena).stamps[run.pages.indices()].contains(&run.stamp));
         // No page keeps more than one run, so that at least as many runs again come before the next time.
         self.compact_at = 2 * pages() + FEW_RUNS;

@@ -35,7 +35,7 @@ pub use cell::{Freeing, HeapCell};
 pub use error::{AllocateError, CaptureError, FreeError, GrowError, RequestError};
 pub use graph::{GraphPool, Growth};
 pub use growable::Growable;
-pub use heap::{Granted, Heap, HeapKey};
+pub use heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 pub use heaps::{Heaps, Stats};
 pub use out_of_memory::{OutOfMemory, Verdict};
 pub use policy::{HostWait, Policy, Settings, StaleRule};

@@ -137,6 +137,7 @@ impl<D: Driver> Segment<D> {
     }
 
     /// Its first address; 0 while it has none.
+    #[inline]
     pub fn address(&self) -> Address {
         self.address
     }
@@ -178,6 +179,7 @@ impl<D: Driver> Segment<D> {
     }
 
     /// Whether every page of the range is held: checked a word at a time.
+    #[inline]
     pub fn all_held(&self, pages: PageRange) -> bool {
         page_bits::all(&self.held, pages)
     }

@@ -1,7 +1,7 @@
 //! The locks and atomics of the library, in one place, so that a test can put them under a scheduler.
 //!
 //! Main types: [`Mutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
-//! Plain builds use `std`; with `--cfg shuttle` the same names come from `shuttle`, which runs a test under many
+//! Plain builds use `std`, and a lock of their own (`mutex.rs`); with `--cfg shuttle` the same names come from `shuttle`, which runs a test under many
 //! random schedules, and with `--cfg loom` from `loom`, which runs a small one under all of them
 //! (`cargo xtask test` does all three).
 //!
@@ -14,18 +14,27 @@ use loom::sync as backing;
 use shuttle::sync as backing;
 #[cfg(not(any(loom, shuttle)))]
 use std::sync as backing;
+#[cfg(any(loom, shuttle))]
 use std::sync::TryLockError;
 
+#[cfg(any(loom, shuttle))]
+pub use backing::MutexGuard;
 pub use backing::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-pub use backing::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+pub use backing::{RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::Arc;
+
+#[cfg(not(any(loom, shuttle)))]
+mod mutex;
+#[cfg(not(any(loom, shuttle)))]
+pub use mutex::{Mutex, MutexGuard};
 
 /// Bytes of two cache lines, which processors fetch together: what two threads write should be this far apart, or they
 /// slow one another though they share nothing. A small buffer whose begin is in use all the time is made this large; a
 /// value in an `Arc` is aligned to it. (128, as in `crossbeam_utils::CachePadded` on x86-64 and aarch64.)
 pub const CACHE_LINES_BYTES: usize = 128;
 
-/// A mutual exclusion lock.
+/// A mutual exclusion lock, as a scheduler has it.
+#[cfg(any(loom, shuttle))]
 #[derive(Debug, Default)]
 pub struct Mutex<T>(
     backing::Mutex<T>,
@@ -34,6 +43,7 @@ pub struct Mutex<T>(
     #[cfg(loom)] AtomicU64,
 );
 
+#[cfg(any(loom, shuttle))]
 impl<T> Mutex<T> {
     /// A lock around `value`.
     pub fn new(value: T) -> Self {

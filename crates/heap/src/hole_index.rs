@@ -271,6 +271,9 @@ mod tests {
         Insert { steps: u32, start: u32 },
         Remove { nth: usize },
         Find { steps: u32 },
+        /// The best fit goes, or all of it but so many steps at its begin.
+        Take { steps: u32, cut: u32 },
+        Replace { nth: usize, steps: u32, start: u32 },
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -278,7 +281,11 @@ mod tests {
         prop_oneof![
             (steps.clone(), any::<u32>()).prop_map(|(steps, start)| Op::Insert { steps, start }),
             any::<usize>().prop_map(|nth| Op::Remove { nth }),
-            steps.prop_map(|steps| Op::Find { steps }),
+            steps.clone().prop_map(|steps| Op::Find { steps }),
+            (steps.clone(), prop_oneof![1u32..4, any::<u32>()])
+                .prop_map(|(steps, cut)| Op::Take { steps, cut: cut.max(1) }),
+            (any::<usize>(), steps, any::<u32>())
+                .prop_map(|(nth, steps, start)| Op::Replace { nth, steps, start }),
         ]
     }
 
@@ -302,10 +309,34 @@ mod tests {
                             index.remove(hole);
                         }
                     }
+                    Op::Take { steps, cut } => {
+                        let from = Hole { steps, arena: 0, start: 0, block: 0 };
+                        let best = model.range(from..).next().copied();
+                        let found = index.best(steps);
+                        prop_assert_eq!(found.map(|found| found.hole), best);
+                        let (Some(found), Some(hole)) = (found, best) else { continue };
+                        model.remove(&hole);
+                        let rest = Hole { steps: hole.steps.saturating_sub(cut), ..hole };
+                        if rest.steps > 0 && !model.contains(&rest) {
+                            index.replace_at(found, rest);
+                            model.insert(rest);
+                        } else {
+                            index.take(found);
+                        }
+                    }
+                    Op::Replace { nth, steps, start } => {
+                        let Some(old) = model.iter().nth(nth % model.len().max(1)).copied() else { continue };
+                        let new = Hole { steps, arena: start % 3, start, block: start };
+                        if !model.contains(&new) {
+                            model.remove(&old);
+                            model.insert(new);
+                            index.replace(old, new);
+                        }
+                    }
                     Op::Find { steps } => {
                         let from = Hole { steps, arena: 0, start: 0, block: 0 };
                         let expected: Vec<Hole> = model.range(from..).copied().collect();
-                        prop_assert_eq!(index.best(steps), expected.first().copied());
+                        prop_assert_eq!(index.best(steps).map(|found| found.hole), expected.first().copied());
                         prop_assert_eq!(index.from(steps).collect::<Vec<_>>(), expected);
                     }
                 }

@@ -16,7 +16,7 @@ const NEIGHBOURS: usize = 1_000;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [face, bytes, pairs] = arguments.as_slice() else {
-        return Err("usage: hit_pairs handle|raw BYTES PAIRS".into());
+        return Err("usage: hit_pairs handle|raw|on-stream BYTES PAIRS".into());
     };
     let (layout, pairs) = (Layout::new(bytes.parse()?), pairs.parse::<u64>()?);
 
@@ -40,7 +40,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 allocator.free_raw(black_box(allocator.allocate_raw(layout, &stream)?))?;
             }
         }
-        other => return Err(format!("no face {other:?}: handle or raw").into()),
+        "on-stream" => {
+            let on_stream = allocator.on(&stream)?;
+            for _ in 0..pairs {
+                on_stream.free_raw(black_box(on_stream.allocate_raw(layout)?))?;
+            }
+        }
+        other => return Err(format!("no face {other:?}: handle, raw or on-stream").into()),
     }
     if device.counts().memory_calls() != calls {
         return Err("a pair made a driver call".into());

@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{DEFAULT_POOL, FreeError, Freeing, Granted, HeapCell, HeapKey, Kind};
+use concertina_heap::{DEFAULT_POOL, Entered, FreeError, Freeing, Granted, HeapCell, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::error::Error;
@@ -89,25 +89,19 @@ impl<D: Driver> Allocation<D> {
     pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
         let core = self.core();
         let Granted { block, generation, .. } = self.placed.granted;
-        let recorded =
-            self.with_heap(core, |heap| core.shared.heaps.record_stream(heap, block, generation, clock));
+        let recorded = core
+            .shared
+            .cell_of(self.raw(core))
+            .and_then(|heap| core.shared.heaps.record_stream(&heap, block, generation, clock));
         if let Err(error) = recorded {
             tracing::error!(%error, "an allocation was freed behind its handle");
         }
     }
 
-    /// The block's heap: the stream's own, with no lookup, or that of a graph pool.
-    #[inline(always)]
-    fn with_heap<T>(
-        &self,
-        core: &StreamCore<D>,
-        then: impl Fn(&HeapCell<D>) -> Result<T, FreeError>,
-    ) -> Result<T, FreeError> {
-        if self.placed.pool == DEFAULT_POOL {
-            then(core.cell(Kind::of(self.layout.bytes())))
-        } else {
-            then(&*core.shared.cell_of(self.raw(core))?)
-        }
+    #[cold]
+    fn free_in_pool(&self, core: &StreamCore<D>) -> Result<(), FreeError> {
+        let raw = self.raw(core);
+        core.shared.heaps.free(&*core.shared.cell_of(raw)?, raw.freeing())
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
@@ -120,18 +114,34 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(core) = &self.core {
-            let freeing = freeing(self.placed.granted, self.layout);
-            if let Err(error) = self.with_heap(core, |heap| core.shared.heaps.free(heap, freeing)) {
-                log_refused(&error);
-            }
+        let Some(core) = &self.core else { return };
+        if self.placed.pool != DEFAULT_POOL {
+            log_refused(self.free_in_pool(core));
+            return;
+        }
+        let heap = core.cell(Kind::of(self.layout.bytes()));
+        let freeing = freeing(self.placed.granted, self.layout);
+        if let Err(entered) = heap.keep(freeing) {
+            free_entered(core, heap, entered, freeing);
         }
     }
 }
 
-#[cold]
-fn log_refused(error: &FreeError) {
-    tracing::error!(%error, "an allocation was freed behind its handle");
+// Apart from the way above, which is short.
+#[inline(never)]
+fn free_entered<D: Driver>(
+    core: &StreamCore<D>,
+    heap: &HeapCell<D>,
+    entered: Option<Entered<'_, D>>,
+    freeing: Freeing,
+) {
+    log_refused(core.shared.heaps.free_entered(heap, entered, freeing));
+}
+
+fn log_refused(freed: Result<(), FreeError>) {
+    if let Err(error) = freed {
+        tracing::error!(%error, "an allocation was freed behind its handle");
+    }
 }
 
 #[inline(always)]

@@ -7,15 +7,16 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Request, Stats, Trimmed};
+use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Stats, Trimmed};
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
 
-use crate::allocation::{Allocation, Placed, RawAllocation};
+use crate::allocation::{Allocation, RawAllocation};
 use crate::config::Config;
 use crate::error::Error;
 use crate::graph::GraphPool;
 use crate::growable::Growable;
 use crate::layout::Layout;
+use crate::on_stream::OnStream;
 use crate::stream::{Stream, StreamCore};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
@@ -65,6 +66,10 @@ impl<D: Driver> Shared<D> {
         let cell = self.cell_of(raw)?;
         let (block, generation) = (raw.granted.block, raw.granted.generation);
         Ok(self.heaps.record_stream(&cell, block, generation, &stream.core().clock)?)
+    }
+
+    pub(crate) fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
+        Ok(self.heaps.free(&*self.cell_of(raw)?, raw.freeing())?)
     }
 
     /// The heap that a raw block is in.
@@ -154,6 +159,15 @@ impl<D: Driver> Allocator<D> {
         Stream::new(&self.shared, stream, Some(rule))
     }
 
+    /// The allocator on one stream of its own.
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`].
+    pub fn on(&self, stream: &Stream<D>) -> Result<OnStream<D>, Error> {
+        self.core_of(stream)?;
+        Ok(OnStream::new(stream.clone()))
+    }
+
     /// The rule that a stream was registered with.
     #[cfg(feature = "cuda")]
     pub(crate) fn rule_of(&self, stream: &Stream<D>) -> CrossStream {
@@ -169,18 +183,7 @@ impl<D: Driver> Allocator<D> {
     /// [`Stream::capture`].
     #[inline]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Allocation<D>, Error> {
-        self.allocate_of(self.core_of(stream)?, layout)
-    }
-
-    /// The same for a stream of this allocator's, by what its blocks keep of it.
-    #[inline(always)]
-    pub(crate) fn allocate_of(
-        &self,
-        core: &Arc<StreamCore<D>>,
-        layout: Layout,
-    ) -> Result<Allocation<D>, Error> {
-        let placed = self.place(core, layout)?;
-        Ok(Allocation::new(Arc::clone(core), placed, layout))
+        self.core_of(stream)?.allocate(layout)
     }
 
     /// The same without a handle: the caller frees it.
@@ -189,8 +192,7 @@ impl<D: Driver> Allocator<D> {
     /// As [`Allocator::allocate`].
     #[inline]
     pub fn allocate_raw(&self, layout: Layout, stream: &Stream<D>) -> Result<RawAllocation, Error> {
-        let core = self.core_of(stream)?;
-        Ok(RawAllocation::new(core, self.place(core, layout)?, layout))
+        self.core_of(stream)?.allocate_raw(layout)
     }
 
     /// Frees a block in the order of the stream that it was allocated on. Does not wait for a thread that is using the
@@ -201,8 +203,7 @@ impl<D: Driver> Allocator<D> {
     /// is the second one of its block is seen only later: it is logged then, and changes nothing.
     #[inline]
     pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
-        let cell = self.shared.cell_of(raw)?;
-        Ok(self.shared.heaps.free(&cell, raw.freeing())?)
+        self.shared.free_raw(raw)
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.
@@ -299,28 +300,5 @@ impl<D: Driver> Allocator<D> {
     fn core_of<'a>(&self, stream: &'a Stream<D>) -> Result<&'a Arc<StreamCore<D>>, Error> {
         let core = stream.core();
         if Arc::ptr_eq(&core.shared, &self.shared) { Ok(core) } else { Err(Error::ForeignStream) }
-    }
-
-    /// Finds a place in the stream's heap, or in the graph pool that it captures into.
-    #[inline(always)]
-    fn place(&self, core: &StreamCore<D>, layout: Layout) -> Result<Placed, Error> {
-        let request = Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)?;
-        if core.is_captured() {
-            return self.place_captured(core, &request);
-        }
-        self.place_in(core.cell(request.kind()), &request)
-    }
-
-    #[inline(always)]
-    fn place_in(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Placed, Error> {
-        let granted = self.shared.heaps.allocate(cell, request)?;
-        Ok(Placed { granted, pool: cell.key().pool })
-    }
-
-    #[cold]
-    fn place_captured(&self, core: &StreamCore<D>, request: &Request) -> Result<Placed, Error> {
-        let captured_into = core.captured_into();
-        let cell = captured_into.as_ref().unwrap_or_else(|| core.cell(request.kind()));
-        self.place_in(cell, request)
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod graph;
 mod growable;
 mod layout;
+mod on_stream;
 mod stream;
 
 pub use allocation::{Allocation, RawAllocation};
@@ -26,6 +27,7 @@ pub use error::Error;
 pub use graph::{CaptureScope, GraphPool};
 pub use growable::Growable;
 pub use layout::Layout;
+pub use on_stream::OnStream;
 pub use stream::Stream;
 
 pub use concertina_heap::{
@@ -45,7 +47,7 @@ struct Readme;
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.
 #[cfg(test)]
 mod handles_cross_threads {
-    use super::{Allocation, Allocator, CaptureScope, Driver, Error, GraphPool, Growable, Stream};
+    use super::{Allocation, Allocator, CaptureScope, Driver, Error, GraphPool, Growable, OnStream, Stream};
 
     fn is_send_and_sync<T: Send + Sync>() {}
 
@@ -53,6 +55,7 @@ mod handles_cross_threads {
     fn all_are<D: Driver>() {
         is_send_and_sync::<Allocator<D>>();
         is_send_and_sync::<Stream<D>>();
+        is_send_and_sync::<OnStream<D>>();
         is_send_and_sync::<Allocation<D>>();
         is_send_and_sync::<Growable<D>>();
         is_send_and_sync::<GraphPool<D>>();

@@ -111,22 +111,20 @@ impl<D: Driver> HeapCell<D> {
         heap
     }
 
-    /// Serves a request if that takes no driver call.
+    /// Serves a request that is the last one once more: same size, and its block was freed with nothing in between. Else
+    /// the lock is the caller's, who goes on with [`Entered::hit`].
+    ///
+    /// # Errors
+    /// The heap, entered.
     #[inline(always)]
-    pub(crate) fn hit(&self, request: &Request) -> Option<Granted> {
+    pub fn hit_again(&self, request: &Request) -> Result<Granted, Entered<'_, D>> {
         let mut heap = self.heap.lock();
         if self.queue.is_empty()
             && let Some(granted) = heap.hit_again(request)
         {
-            return Some(granted);
+            return Ok(granted);
         }
-        self.hit_anew(&mut heap, request)
-    }
-
-    #[inline(never)]
-    fn hit_anew(&self, heap: &mut Heap<D>, request: &Request) -> Option<Granted> {
-        self.drain(heap);
-        heap.hit_anew(request)
+        Err(Entered { cell: self, heap })
     }
 
     #[inline]
@@ -175,26 +173,32 @@ impl<D: Driver> HeapCell<D> {
         self.recorded_blocks.store(heap.recorded_blocks(), Ordering::Relaxed);
     }
 
-    /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
-    /// heap that is retired.
+    /// Frees the block of the last hit, and keeps it for a request like that one. Any other block is left to
+    /// [`Heaps::free_entered`](crate::Heaps::free_entered): with the heap entered, or not if another thread has the lock.
+    ///
+    /// # Errors
+    /// The heap, entered if that did not take a wait.
     #[inline(always)]
-    pub(crate) fn free(&self, freeing: Freeing) -> Result<bool, FreeError> {
-        let Some(mut heap) = self.heap.try_lock() else { return Ok(self.queue_free(freeing)) };
+    pub fn keep(&self, freeing: Freeing) -> Result<(), Option<Entered<'_, D>>> {
+        let Some(mut heap) = self.heap.try_lock() else { return Err(None) };
         let Freeing { block, generation, .. } = freeing;
         // A heap with a last hit does not retire: whoever retires it forgets that.
         if self.queue.is_empty() && heap.keep_last_hit(block, generation, self.clock.now().tick) {
-            return Ok(false);
+            return Ok(());
         }
-        self.free_anew(&mut heap, freeing)
+        Err(Some(Entered { cell: self, heap }))
     }
 
-    #[inline(never)]
-    fn free_anew(&self, heap: &mut Heap<D>, freeing: Freeing) -> Result<bool, FreeError> {
-        self.drain(heap);
+    /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
+    /// heap that is retired.
+    #[inline]
+    pub(crate) fn free(&self, entered: Option<Entered<'_, D>>, freeing: Freeing) -> Result<bool, FreeError> {
+        let Some(Entered { mut heap, .. }) = entered else { return Ok(self.queue_free(freeing)) };
+        self.drain(&mut heap);
         heap.forget_last_hit();
         // The other streams may have been given work on the block since they were recorded: up to now, it counts.
         let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
-        self.free_in(heap, freeing, self.clock.now().tick, stamp)?;
+        self.free_in(&mut heap, freeing, self.clock.now().tick, stamp)?;
         Ok(heap.is_finished())
     }
 
@@ -224,6 +228,23 @@ impl<D: Driver> HeapCell<D> {
         self.retiring.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.lock().retire()
+    }
+}
+
+/// A heap whose lock the holder has, on the way of a hit or a free: what was queued there may still be there.
+#[derive(Debug)]
+#[must_use = "dropping it lets go of the heap"]
+pub struct Entered<'a, D: Driver> {
+    cell: &'a HeapCell<D>,
+    heap: MutexGuard<'a, Heap<D>>,
+}
+
+impl<D: Driver> Entered<'_, D> {
+    /// Serves a request if that takes no driver call, and lets go of the heap.
+    #[inline]
+    pub fn hit(mut self, request: &Request) -> Option<Granted> {
+        self.cell.drain(&mut self.heap);
+        self.heap.hit_anew(request)
     }
 }
 

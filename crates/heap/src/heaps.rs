@@ -17,7 +17,7 @@ use concertina_vmm::{
     SegmentId, SegmentKind, StreamClock, StreamId, Unreturned, Use,
 };
 
-use crate::cell::{Freeing, HeapCell, see};
+use crate::cell::{Entered, Freeing, HeapCell, see};
 use crate::error::FreeError;
 use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
@@ -242,9 +242,22 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// If the block is not live; nothing changes then. A free that was queued is not checked before it comes out of the
     /// queue: one that is refused there is logged, and changes nothing either.
-    #[inline(always)]
     pub fn free(&self, cell: &HeapCell<D>, freeing: Freeing) -> Result<(), FreeError> {
-        if cell.free(freeing)? {
+        cell.keep(freeing).or_else(|entered| self.free_entered(cell, entered, freeing))
+    }
+
+    /// The same for a block that [`HeapCell::keep`] did not take.
+    ///
+    /// # Errors
+    /// As [`Heaps::free`].
+    #[inline]
+    pub fn free_entered(
+        &self,
+        cell: &HeapCell<D>,
+        entered: Option<Entered<'_, D>>,
+        freeing: Freeing,
+    ) -> Result<(), FreeError> {
+        if cell.free(entered, freeing)? {
             self.finish_last_block(cell.key());
         }
         Ok(())

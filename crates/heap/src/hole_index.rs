@@ -268,12 +268,26 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Op {
-        Insert { steps: u32, start: u32 },
-        Remove { nth: usize },
-        Find { steps: u32 },
+        Insert {
+            steps: u32,
+            start: u32,
+        },
+        Remove {
+            nth: usize,
+        },
+        Find {
+            steps: u32,
+        },
         /// The best fit goes, or all of it but so many steps at its begin.
-        Take { steps: u32, cut: u32 },
-        Replace { nth: usize, steps: u32, start: u32 },
+        Take {
+            steps: u32,
+            cut: u32,
+        },
+        Replace {
+            nth: usize,
+            steps: u32,
+            start: u32,
+        },
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -284,8 +298,11 @@ mod tests {
             steps.clone().prop_map(|steps| Op::Find { steps }),
             (steps.clone(), prop_oneof![1u32..4, any::<u32>()])
                 .prop_map(|(steps, cut)| Op::Take { steps, cut: cut.max(1) }),
-            (any::<usize>(), steps, any::<u32>())
-                .prop_map(|(nth, steps, start)| Op::Replace { nth, steps, start }),
+            (any::<usize>(), steps, any::<u32>()).prop_map(|(nth, steps, start)| Op::Replace {
+                nth,
+                steps,
+                start
+            }),
         ]
     }
 

@@ -54,8 +54,17 @@ impl ArenaIdle {
     }
 
     /// Whether the page has no live bytes.
+    #[inline]
     pub(crate) fn is_idle(&self, page: u32) -> bool {
-        self.idle.get(page as usize).is_none_or(|bit| *bit)
+        page_bits::get(&self.idle, page) != Some(false)
+    }
+
+    /// The first page of the run that is idle since then.
+    fn next_of(&self, run: &Run, from: u32) -> Option<u32> {
+        let stamps = &self.stamps[PageRange::between(from, run.pages.end()).indices()];
+        // Most pages that are not, have another stamp.
+        let since = |&(page, stamp): &(u32, &u64)| *stamp == run.stamp && self.is_idle(page);
+        (from..).zip(stamps).find(since).map(|(page, _)| page)
     }
 
     /// The pages now have live bytes.
@@ -165,11 +174,9 @@ impl IdlePages {
             // Pages of this run that stay in the queue, as one range: a page in the gap is told by its stamp later.
             let mut rest: Option<PageRange> = None;
             let mut stopped = false;
-            for page in run.pages.iter() {
-                let state = idle(arena);
-                if !state.is_idle(page) || state.stamps[page as usize] != run.stamp {
-                    continue;
-                }
+            let mut from = run.pages.first;
+            while let Some(page) = idle(arena).next_of(&run, from) {
+                from = page + 1;
                 let outcome = if stopped { Visit::Kept } else { visit(arena, page, run.tick) };
                 if outcome != Visit::Taken {
                     let first = rest.map_or(page, |range| range.first);

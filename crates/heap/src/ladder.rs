@@ -75,16 +75,21 @@ impl<D: Driver> Heaps<D> {
     /// # Errors
     /// Out of memory with a report, or a failed driver call. Either way all live blocks are as they were, every frame
     /// and mapping is where it is counted, and the same request may be made again.
-    #[inline(always)]
     pub fn allocate(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
-        match cell.hit(request) {
-            Some(granted) => Ok(granted),
-            None => self.allocate_slowly(cell, request),
-        }
+        let hit = cell.hit_again(request).map_or_else(|entered| entered.hit(request), Some);
+        hit.map_or_else(|| self.allocate_missed(cell, request), Ok)
     }
 
+    /// Serves a request that [`Entered::hit`](crate::Entered::hit) did not, just now.
+    ///
+    /// # Errors
+    /// As [`Heaps::allocate`].
     #[cold]
-    fn allocate_slowly(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
+    pub fn allocate_missed(
+        &self,
+        cell: &Arc<HeapCell<D>>,
+        request: &Request,
+    ) -> Result<Granted, AllocateError> {
         self.check_capture(cell)?;
         if self.is_fixed(cell) {
             return Ok(self.allocate_held(cell, request)?);

@@ -31,7 +31,7 @@ pub mod policy;
 pub mod step;
 pub mod trim;
 
-pub use cell::{Freeing, HeapCell};
+pub use cell::{Entered, Freeing, HeapCell};
 pub use error::{AllocateError, CaptureError, FreeError, GrowError, RequestError};
 pub use graph::{GraphPool, Growth};
 pub use growable::Growable;

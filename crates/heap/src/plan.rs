@@ -28,6 +28,12 @@ pub(crate) const FITS: usize = 64;
 /// large blocks that come and go in a loop keep robbing one another of frames.
 pub(crate) const WIDE_PAGES: u32 = 128;
 
+/// In place of the number of maps, which is 0 or 1: the page is taken.
+const TAKEN: u8 = 2;
+
+/// The same: the page was not looked at.
+const UNKNOWN: u8 = 3;
+
 /// What a page that is not held needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
@@ -189,7 +195,8 @@ impl<D: Driver> Heap<D> {
     ) -> Option<(u32, u32)> {
         let first = self.pages_touched(start, start).first;
         let end = hole.start + hole.steps;
-        let mut known: Vec<Option<u32>> = vec![None; (self.pages_touched(0, end).end() - first) as usize];
+        let mut known = vec![UNKNOWN; (self.pages_touched(0, end).end() - first) as usize];
+        let sum_of = |known: &[u8]| known.iter().map(|&maps| u32::from(maps)).sum::<u32>();
         let mut best: Option<(u32, u32)> = None;
         // The pages of the last window that are known not to be taken, and their maps.
         let (mut seen, mut sum) = (PageRange::between(first, first), 0);
@@ -199,23 +206,25 @@ impl<D: Driver> Heap<D> {
                 (seen, sum) = (PageRange::between(window.first, window.first), 0);
             }
             let at = |page: u32| (page - first) as usize;
-            sum -= known[at(seen.first)..at(window.first)].iter().flatten().sum::<u32>();
+            sum -= sum_of(&known[at(seen.first)..at(window.first)]);
+            let new = at(seen.end())..at(window.end());
             let mut taken = None;
-            for page in (seen.end()..window.end()).rev() {
-                let maps = match known[at(page)] {
-                    Some(maps) => Some(maps),
-                    None => self.maps_of(hole.arena, page, rules),
-                };
-                known[at(page)] = maps;
-                if maps.is_none() {
+            for (page, known) in (seen.end()..window.end()).zip(&mut known[new.clone()]).rev() {
+                if *known == UNKNOWN {
+                    *known = self.maps_of(hole.arena, page, rules);
+                }
+                if *known == TAKEN {
                     taken = Some(page);
                     break;
                 }
             }
             let next = match taken {
-                Some(page) => page + 1,
+                Some(page) => {
+                    (seen, sum) = (PageRange::between(page + 1, page + 1), 0);
+                    page + 1
+                }
                 None => {
-                    sum += known[at(seen.end())..at(window.end())].iter().flatten().sum::<u32>();
+                    sum += sum_of(&known[new]);
                     seen = window;
                     if best.is_none_or(|(fewest, _)| sum < fewest) {
                         best = Some((sum, start));
@@ -226,9 +235,6 @@ impl<D: Driver> Heap<D> {
                     window.first + 1
                 }
             };
-            if taken.is_some() {
-                (seen, sum) = (PageRange::between(next, next), 0);
-            }
             let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)
             else {
                 break;
@@ -238,22 +244,23 @@ impl<D: Driver> Heap<D> {
         best
     }
 
-    /// Maps that one page of a hole needs, taken by itself; `None` if the page is taken.
-    fn maps_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> Option<u32> {
+    /// Maps that one page of a hole needs, taken by itself, or [`TAKEN`].
+    fn maps_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> u8 {
         let arena = &self.arenas[number as usize];
         if arena.segment.is_held(page) {
-            return Some(0);
+            return 0;
         }
         if !arena.idle.is_idle(page) {
-            return None;
+            return TAKEN;
         }
         match arena.segment.stale(page) {
-            None => Some(1),
+            None => 1,
             Some((frame, last_use)) => {
                 let nowhere = PageRange::between(0, 0);
                 match self.revival(number, nowhere, frame, rules) {
-                    Some(_) => Some(0),
-                    None => last_use.is_none_or(rules.done).then_some(1),
+                    Some(_) => 0,
+                    None if last_use.is_none_or(rules.done) => 1,
+                    None => TAKEN,
                 }
             }
         }
@@ -329,8 +336,8 @@ impl<D: Driver> Heap<D> {
     ) -> Result<Plan, Refusal> {
         let arena = &self.arenas[number as usize];
         let pages = self.pages_touched(start, start + request.steps);
-        let mut backing = Vec::new();
-        let mut revived = HashSet::new();
+        let mut backing = Vec::with_capacity(pages.count as usize);
+        let mut revived = HashSet::with_capacity(pages.count as usize);
         for page in arena.segment.not_held(pages) {
             if !arena.idle.is_idle(page) {
                 // Another request is backing it at this moment.

@@ -1,6 +1,6 @@
 //! Runs of bits in a bitmap of pages, a word at a time.
 //!
-//! Main functions: [`all`], [`set`], [`clear`]. Neighbours: `segment` has the bitmap "held", the heap's `idle` another;
+//! Main functions: [`get`], [`all`], [`set`], [`clear`]. Neighbours: `segment` has the bitmap "held", the heap's `idle` another;
 //! both use `bitvec` for all that is not on the way of a hit.
 //!
 //! `bitvec` has slices that begin at any bit of a word, and pays for that with some 80 instructions a call. The bitmaps
@@ -29,6 +29,13 @@ fn visit(pages: PageRange, mut visit: impl FnMut(usize, u64) -> bool) -> bool {
         return visit(first, from & to);
     }
     visit(first, from) && (first + 1..last).all(|word| visit(word, u64::MAX)) && visit(last, to)
+}
+
+/// Whether the page has its bit set; `None` behind the end of the bitmap.
+#[inline]
+pub fn get(bits: &BitVec<u64>, page: u32) -> Option<bool> {
+    let word = bits.as_raw_slice().get(page as usize / 64).filter(|_| (page as usize) < bits.len())?;
+    Some(word >> (page % 64) & 1 == 1)
 }
 
 /// Whether every page of the run has its bit set. A page behind the end of the bitmap has none.
@@ -96,6 +103,10 @@ mod tests {
                         model[pages.indices()].fill(false);
                     }
                     _ => prop_assert_eq!(all(&bits, pages), model[pages.indices()].all()),
+                }
+                let known = |page: u32| model.get(page as usize).map(|bit| *bit);
+                for page in [pages.first, pages.end(), len + 64] {
+                    prop_assert_eq!(get(&bits, page), known(page));
                 }
                 prop_assert_eq!(&bits, &model);
             }

@@ -174,8 +174,9 @@ impl<D: Driver> Segment<D> {
     }
 
     /// Whether the page is held.
+    #[inline]
     pub fn is_held(&self, page: u32) -> bool {
-        self.held.get(page as usize).is_some_and(|bit| *bit)
+        page_bits::get(&self.held, page) == Some(true)
     }
 
     /// Whether every page of the range is held: checked a word at a time.

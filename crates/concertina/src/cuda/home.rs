@@ -48,7 +48,7 @@ impl concertina_cuda::Home for Home {
     fn allocate(&self, bytes: u64, alignment: u64) -> Result<Allocation<Cuda>, Error> {
         let layout = Layout::new(bytes);
         let layout = if alignment > layout.alignment() { layout.aligned_to(alignment) } else { layout };
-        Ok(self.memory.allocator.allocate_of(&self.core, layout)?)
+        Ok(self.core.allocate(layout)?)
     }
 
     fn address(block: &Allocation<Cuda>) -> Address {

@@ -21,25 +21,16 @@
 use concertina_vmm::{Address, Driver};
 
 use super::{DEFAULT_POOL, Granted, Heap};
-use crate::block::BlockState;
+use crate::block::{BlockState, NONE};
 use crate::step::{Request, STEP_BYTES};
 
-/// What became of the block of the last hit, if nothing else has happened in the heap since.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    /// Something has: the rest of the record means nothing.
-    #[default]
-    Past,
-    /// It is live.
-    Live,
-    /// It was freed, and is kept for an equal request.
-    Kept,
-}
-
-/// The block of the last hit.
-#[derive(Clone, Copy, Debug, Default)]
+/// The block of the last hit, if nothing else has happened in the heap since: live, or freed and kept for an equal request.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LastHit {
-    state: State,
+    // The block, if it is live; else `NONE`.
+    live: u32,
+    // Its steps, if it is kept; else 0, which no request has.
+    kept_steps: u32,
     block: u32,
     generation: u32,
     steps: u32,
@@ -48,15 +39,23 @@ pub(super) struct LastHit {
     bytes: u64,
 }
 
+impl Default for LastHit {
+    fn default() -> Self {
+        let address = Address::default();
+        Self { live: NONE, kept_steps: 0, block: NONE, generation: 0, steps: 0, address, bytes: 0 }
+    }
+}
+
 impl<D: Driver> Heap<D> {
     /// Serves a request that equals the last one, if that one's block was freed and nothing else happened.
     #[inline(always)]
     pub(crate) fn hit_again(&mut self, request: &Request) -> Option<Granted> {
         let last = &mut self.last_hit;
-        if last.state != State::Kept || last.steps != request.steps || request.alignment != STEP_BYTES {
+        if last.kept_steps != request.steps || request.alignment != STEP_BYTES {
             return None;
         }
-        last.state = State::Live;
+        last.kept_steps = 0;
+        last.live = last.block;
         last.bytes = request.bytes;
         let LastHit { block, generation, address, .. } = *last;
         self.live_blocks += 1;
@@ -72,9 +71,8 @@ impl<D: Driver> Heap<D> {
         if request.alignment == STEP_BYTES && !self.retired && self.in_hand == (self.key.pool != DEFAULT_POOL)
         {
             let Granted { block, generation, address } = granted;
-            let steps = self.blocks.get(block).steps;
-            self.last_hit =
-                LastHit { state: State::Live, block, generation, steps, address, bytes: request.bytes };
+            let Request { steps, bytes, .. } = *request;
+            self.last_hit = LastHit { live: block, kept_steps: 0, block, generation, steps, address, bytes };
         }
         Some(granted)
     }
@@ -84,10 +82,11 @@ impl<D: Driver> Heap<D> {
     #[inline(always)]
     pub(crate) fn keep_last_hit(&mut self, number: u32, generation: u32, tick: u64) -> bool {
         let last = &mut self.last_hit;
-        if last.block != number || last.generation != generation || last.state != State::Live {
+        if last.live != number || last.generation != generation {
             return false;
         }
-        last.state = State::Kept;
+        last.live = NONE;
+        last.kept_steps = last.steps;
         last.generation = generation.wrapping_add(1);
         let bytes = last.bytes;
         self.last_tick = self.last_tick.max(tick);
@@ -99,19 +98,19 @@ impl<D: Driver> Heap<D> {
     /// Something else is about to happen: a block that is kept is released.
     #[inline]
     pub(crate) fn forget_last_hit(&mut self) {
-        let LastHit { state, block: number, generation, steps, bytes, .. } = self.last_hit;
-        if state == State::Past {
-            return;
-        }
-        self.last_hit.state = State::Past;
-        let block = self.blocks.get_mut(number);
-        block.generation = generation;
-        if state == State::Live {
+        let LastHit { live, kept_steps, block: number, generation, bytes, .. } = self.last_hit;
+        if live != NONE {
+            self.last_hit.live = NONE;
+            let block = self.blocks.get_mut(number);
+            block.generation = generation;
             block.bytes = bytes;
-        } else {
+        } else if kept_steps > 0 {
+            self.last_hit.kept_steps = 0;
+            let block = self.blocks.get_mut(number);
+            block.generation = generation;
             // As for a request that was not made yet.
             block.state = BlockState::Claimed;
-            self.put_back(number, steps);
+            self.put_back(number, kept_steps);
         }
     }
 }

@@ -1,0 +1,181 @@
+//! Allocations on one stream: the way of a hit, and the handle that has all it needs at hand.
+//!
+//! Main type: [`OnStream`]. Neighbours: `allocator` hands it out and goes the same way; `stream` has the heaps; the heaps
+//! themselves are in `concertina-heap`.
+//!
+//! What is a repetition of the last hit is served here, in line: one lock, no lookup. Everything else goes through functions
+//! of their own, with the lock that was taken for it.
+
+use core::fmt;
+use std::sync::Arc;
+
+use concertina_heap::{DEFAULT_POOL, Entered, Request};
+use concertina_vmm::{Driver, StreamId};
+
+use crate::allocation::{Allocation, Placed, RawAllocation};
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::stream::{Stream, StreamCore};
+
+impl<D: Driver> StreamCore<D> {
+    /// Allocates a block with a handle.
+    #[inline]
+    pub(crate) fn allocate(self: &Arc<Self>, layout: Layout) -> Result<Allocation<D>, Error> {
+        let request = request(layout)?;
+        if self.is_captured() {
+            return self.allocate_entered(None, &request, layout);
+        }
+        match self.cell(request.kind()).hit_again(&request) {
+            Ok(granted) => {
+                let placed = Placed { granted, pool: DEFAULT_POOL };
+                Ok(Allocation::new(Arc::clone(self), placed, layout))
+            }
+            Err(entered) => self.allocate_entered(Some(entered), &request, layout),
+        }
+    }
+
+    /// The same without a handle.
+    #[inline]
+    pub(crate) fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
+        let request = request(layout)?;
+        if self.is_captured() {
+            return self.allocate_raw_entered(None, &request, layout);
+        }
+        match self.cell(request.kind()).hit_again(&request) {
+            Ok(granted) => Ok(RawAllocation::new(self, Placed { granted, pool: DEFAULT_POOL }, layout)),
+            Err(entered) => self.allocate_raw_entered(Some(entered), &request, layout),
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_entered(
+        self: &Arc<Self>,
+        entered: Option<Entered<'_, D>>,
+        request: &Request,
+        layout: Layout,
+    ) -> Result<Allocation<D>, Error> {
+        let placed = self.place(entered, request)?;
+        Ok(Allocation::new(Arc::clone(self), placed, layout))
+    }
+
+    #[inline(never)]
+    fn allocate_raw_entered(
+        &self,
+        entered: Option<Entered<'_, D>>,
+        request: &Request,
+        layout: Layout,
+    ) -> Result<RawAllocation, Error> {
+        Ok(RawAllocation::new(self, self.place(entered, request)?, layout))
+    }
+
+    /// Finds a place in the stream's heap, entered or not, or in the graph pool that it captures into.
+    #[inline]
+    fn place(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed, Error> {
+        if let Some(granted) = entered.and_then(|entered| entered.hit(request)) {
+            return Ok(Placed { granted, pool: DEFAULT_POOL });
+        }
+        self.place_missed(request)
+    }
+
+    #[cold]
+    fn place_missed(&self, request: &Request) -> Result<Placed, Error> {
+        let heaps = &self.shared.heaps;
+        let (granted, pool) = match self.captured_into() {
+            Some(heap) => (heaps.allocate(&heap, request)?, heap.key().pool),
+            None => (heaps.allocate_missed(self.cell(request.kind()), request)?, DEFAULT_POOL),
+        };
+        Ok(Placed { granted, pool })
+    }
+
+    /// Frees a block of the stream's own heaps, or of any other heap of the allocator.
+    #[inline]
+    fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
+        let heap = self.cell(raw.key.kind);
+        if heap.key() != raw.key || raw.allocator != self.shared.instance {
+            return self.shared.free_raw(raw);
+        }
+        let freeing = raw.freeing();
+        match heap.keep(freeing) {
+            Ok(()) => Ok(()),
+            Err(entered) => Ok(self.shared.heaps.free_entered(heap, entered, freeing)?),
+        }
+    }
+}
+
+#[inline(always)]
+fn request(layout: Layout) -> Result<Request, Error> {
+    Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)
+}
+
+/// An allocator on one stream, with all at hand that a request needs: for loops that allocate and free without handles
+/// ([`OnStream::allocate_raw`]), where it saves the lookup of the heap. Keeps the stream registered. Clones are the same.
+///
+/// ```
+/// use concertina::{Allocator, Config, Layout};
+/// use concertina_emulator::{Emulator, EmulatorConfig};
+///
+/// let device = Emulator::new(EmulatorConfig::default())?;
+/// let allocator = Allocator::new(device.clone(), Config::default())?;
+/// let stream = allocator.register_stream(device.stream());
+///
+/// let on_stream = allocator.on(&stream)?;
+/// for _ in 0..3 {
+///     let scratch = on_stream.allocate_raw(Layout::new(1 << 20))?;
+///     on_stream.free_raw(scratch)?;
+/// }
+/// assert_eq!(allocator.stats().live_peak_bytes, 1 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct OnStream<D: Driver> {
+    stream: Stream<D>,
+}
+
+impl<D: Driver> Clone for OnStream<D> {
+    fn clone(&self) -> Self {
+        Self { stream: self.stream.clone() }
+    }
+}
+
+impl<D: Driver> fmt::Debug for OnStream<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnStream").field(&self.stream_id()).finish()
+    }
+}
+
+impl<D: Driver> OnStream<D> {
+    pub(crate) fn new(stream: Stream<D>) -> Self {
+        Self { stream }
+    }
+
+    /// The stream.
+    pub fn stream_id(&self) -> StreamId {
+        self.stream.id()
+    }
+
+    /// Allocates a block. Its content is undefined.
+    ///
+    /// # Errors
+    /// As [`Allocator::allocate`](crate::Allocator::allocate).
+    #[inline]
+    pub fn allocate(&self, layout: Layout) -> Result<Allocation<D>, Error> {
+        self.stream.core().allocate(layout)
+    }
+
+    /// The same without a handle: the caller frees it.
+    ///
+    /// # Errors
+    /// As [`Allocator::allocate`](crate::Allocator::allocate).
+    #[inline]
+    pub fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
+        self.stream.core().allocate_raw(layout)
+    }
+
+    /// Frees a block in the order of the stream that it was allocated on: with no lookup if that is this one.
+    ///
+    /// # Errors
+    /// As [`Allocator::free_raw`](crate::Allocator::free_raw).
+    #[inline]
+    pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
+        self.stream.core().free_raw(raw)
+    }
+}

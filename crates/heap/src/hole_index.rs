@@ -31,6 +31,7 @@ pub struct Hole {
 
 impl Hole {
     // One number that orders as the fields do: compared at once, where field after field would branch.
+    #[inline]
     fn rank(&self) -> u128 {
         let high = u64::from(self.steps) << 32 | u64::from(self.arena);
         let low = u64::from(self.start) << 32 | u64::from(self.block);
@@ -39,12 +40,19 @@ impl Hole {
 }
 
 impl PartialOrd for Hole {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
+    }
+
+    #[inline]
+    fn lt(&self, other: &Self) -> bool {
+        self.rank() < other.rank()
     }
 }
 
 impl Ord for Hole {
+    #[inline]
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         self.rank().cmp(&other.rank())
     }
@@ -76,11 +84,10 @@ impl Default for HoleIndex {
     }
 }
 
+#[inline]
 const fn class_of(steps: u32) -> usize {
-    if steps < EXACT {
-        return steps as usize;
-    }
-    let shift = 31 - steps.leading_zeros() - CLASS_BITS;
+    // 0 for sizes that have a class each.
+    let shift = (steps | 1).ilog2().saturating_sub(CLASS_BITS);
     ((shift as usize) << CLASS_BITS) + (steps >> shift) as usize
 }
 

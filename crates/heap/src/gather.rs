@@ -291,14 +291,12 @@ impl<D: Driver> Heaps<D> {
     /// them, for a request on the stream `asked`. Returns whether a block came back.
     pub(crate) fn take_back(&self, heap: &mut Heap<D>, asked: StreamId) -> bool {
         let home = heap.key().stream;
-        let may_follow = |uses: &Uses| {
-            self.fences.with_order(home, |order| uses.iter().all(|use_| order.may_follow(*use_)))
-        };
+        let oldest = self.fences.with_order(home, |order| heap.oldest_pending(|use_| order.may_follow(use_)));
         let order = |uses: &Uses| match home == asked {
             true => self.fences.wait(home, uses),
             false => self.fences.wait_unasked(home, uses),
         };
-        heap.take_back_oldest(may_follow, |uses| order(uses).is_ok())
+        oldest.is_some_and(|oldest| heap.take_back_early(oldest, |uses| order(uses).is_ok()))
     }
 
     /// Creates frames for the claim while mapped bytes stay within `most`.

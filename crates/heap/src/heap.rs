@@ -14,7 +14,7 @@ mod pinned;
 mod vacant;
 
 use core::fmt;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use concertina_vmm::sync::Arc;
 use concertina_vmm::{
@@ -22,7 +22,7 @@ use concertina_vmm::{
 };
 
 use self::last_hit::LastHit;
-use self::pending::PendingBlock;
+use self::pending::{PendingBlock, PendingBlocks};
 use crate::bins::{BIN_STEPS, Bins};
 use crate::block::{BlockState, BlockTable, NONE};
 use crate::error::FreeError;
@@ -93,8 +93,7 @@ pub struct Heap<D: Driver> {
     last_hit: LastHit,
     // Uses on other streams, of live blocks.
     recorded: HashMap<u32, Uses>,
-    // Oldest first.
-    pending: VecDeque<PendingBlock>,
+    pending: PendingBlocks,
     pending_bytes: u64,
     live_blocks: u64,
     live: HeapLive,
@@ -143,7 +142,7 @@ impl<D: Driver> Heap<D> {
             idle: IdlePages::default(),
             last_hit: LastHit::default(),
             recorded: HashMap::new(),
-            pending: VecDeque::new(),
+            pending: PendingBlocks::default(),
             pending_bytes: 0,
             live_blocks: 0,
             live: HeapLive::new(key, live),
@@ -391,7 +390,7 @@ impl<D: Driver> Heap<D> {
         } else {
             block.state = BlockState::Pending;
             self.pending_bytes += block.bytes;
-            self.pending.push_back(PendingBlock { block: number, uses });
+            self.pending.push(PendingBlock { block: number, uses });
         }
     }
 

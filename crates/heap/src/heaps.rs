@@ -353,7 +353,7 @@ impl<D: Driver> Heaps<D> {
     /// Empties a retired heap as far as fences allow. Returns whether it is gone.
     fn dismantle(&self, cell: &Arc<HeapCell<D>>) -> bool {
         let mut heap = cell.lock();
-        for use_ in heap.pending_uses().collect::<Vec<_>>() {
+        for use_ in heap.last_pending_uses().collect::<Vec<_>>() {
             self.see(use_);
         }
         heap.settle_pending(|use_| self.fences.is_done(use_));

@@ -17,8 +17,7 @@
 
 use concertina_vmm::sync::{Arc, MutexGuard};
 use concertina_vmm::{
-    Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind, StreamId, Use,
-    Uses,
+    Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind, Use, Uses,
 };
 
 use crate::cell::HeapCell;
@@ -305,15 +304,12 @@ impl<D: Driver> Heaps<D> {
 
     /// Looks which of the work that a heap's pending blocks wait for is done: one look at each stream.
     pub(crate) fn look_at_pending(&self, cell: &HeapCell<D>) {
-        let uses: Uses = cell.lock().pending_uses().collect();
-        // An event that covers the last use of a stream is no use for the ones before: each has its own, from its free.
-        let mut streams: Vec<StreamId> = uses.iter().map(|use_| use_.stream).collect();
-        streams.sort_unstable();
-        streams.dedup();
+        // Each use has an event of its own, from its free. Where that failed, one for the last use covers all before.
+        let uses: Uses = cell.lock().last_pending_uses().collect();
         let looked = uses
             .iter()
             .try_for_each(|use_| self.fences.cover(*use_))
-            .and_then(|()| streams.into_iter().try_for_each(|stream| self.fences.poll(stream)));
+            .and_then(|()| uses.iter().try_for_each(|use_| self.fences.poll(use_.stream)));
         if let Err(error) = looked {
             tracing::warn!(%error, "could not look at a fence");
         }

@@ -131,10 +131,9 @@ pub(crate) fn heaps<D: Driver>(heaps: &Heaps<D>) -> Vec<String> {
     let mut mapped_pages = 0;
     for (frame, mut places) in mappings {
         mapped_pages += places.len() as u64;
-        let mut known = directory.mappings(frame).to_vec();
+        let known: Vec<Place> = directory.mappings(frame).collect();
         let key = |place: &Place| (place.segment, place.page);
         places.sort_by_key(key);
-        known.sort_by_key(key);
         if places != known {
             broken.push(format!("{frame:?} is mapped at {places:?}, the store knows {known:?}"));
         }

@@ -198,9 +198,8 @@ impl<D: Driver> Heaps<D> {
     ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
         let before = claim.frames.len();
         let waiter = cell.key().stream;
-        self.take_from_store(claim, |frame| {
-            let ordered = |&use_: &Use| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
-            frame.uses().iter().all(ordered)
+        self.take_from_store(claim, |use_| {
+            self.fences.with_order(waiter, |order| order.is_before(use_) && order.may_take(use_))
         });
         heap.take_idle(claim.missing(), |_| true, &mut claim.frames);
         if claim.missing() > 0 {
@@ -221,9 +220,9 @@ impl<D: Driver> Heaps<D> {
         (cell.lock(), outcome)
     }
 
-    fn take_from_store(&self, claim: &mut Claim<D>, wanted: impl Fn(&Frame<D>) -> bool) {
+    fn take_from_store(&self, claim: &mut Claim<D>, allowed: impl Fn(Use) -> bool) {
         let missing = claim.missing();
-        self.store.take(missing, wanted, &mut claim.frames);
+        self.store.take(missing, allowed, &mut claim.frames);
     }
 
     /// Takes idle frames from the other heaps: of the same stream first, then those whose last use is over, then, where
@@ -246,7 +245,7 @@ impl<D: Driver> Heaps<D> {
             let ordered = |use_| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
             self.steal_from(other, claim, ordered);
         }
-        self.take_from_store(claim, |frame| self.may_serve(waiter, frame));
+        self.take_from_store(claim, |use_| self.may_take(waiter, use_));
         for other in &others {
             self.steal_from(other, claim, |use_| self.may_take(waiter, use_));
         }

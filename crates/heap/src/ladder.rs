@@ -340,8 +340,7 @@ impl<D: Driver> Heaps<D> {
         let found = found.or_else(|| {
             let directory = self.store.directory();
             self.fences.with_order(waiter, |order| {
-                let uses = directory.free_frames().flat_map(Frame::uses);
-                uses.filter_map(|use_| order.awaited(*use_)).min_by_key(|use_| use_.tick)
+                directory.free_uses().filter_map(|use_| order.awaited(use_)).min_by_key(|use_| use_.tick)
             })
         });
         let Some(use_) = found else { return Ok(false) };
@@ -449,7 +448,7 @@ impl<D: Driver> Heaps<D> {
     /// Frames that a request of this heap could have: free ones that it may take, and those that could be created.
     pub(crate) fn frames_to_be_had(&self, cell: &HeapCell<D>) -> u64 {
         let waiter = cell.key().stream;
-        let in_store = self.store.count_free(|frame| self.may_serve(waiter, frame)) as u64;
+        let in_store = self.store.count_free(|use_| self.may_take(waiter, use_)) as u64;
         let cells = self.cells();
         let in_pages =
             cells.iter().map(|cell| cell.lock().takeable_frames(|use_| self.may_take(waiter, use_)));
@@ -470,7 +469,9 @@ impl<D: Driver> Heaps<D> {
         let waiter = cell.key().stream;
         let frame_bytes = self.store.frame_bytes();
         let device_free_bytes = self.device.memory_info().ok().map(|info| info.free_bytes);
-        let withheld_in_store = self.store.count_free(|frame| !self.may_serve(waiter, frame)) as u64;
+        let may_take = |use_| self.may_take(waiter, use_);
+        let withheld_in_store =
+            self.store.free_frames().saturating_sub(self.store.count_free(may_take)) as u64;
         let mut report = OutOfMemory {
             asked_bytes: request.bytes,
             alignment: request.alignment,

@@ -21,6 +21,7 @@ use concertina_vmm::{
     Address, Driver, FrameStore, PageRange, Segment, SegmentKind, StreamClock, StreamId, Use, Uses,
 };
 
+pub(crate) use self::figures::SeenDone;
 use self::last_hit::LastHit;
 use self::pending::{PendingBlock, PendingBlocks};
 use crate::bins::{BIN_STEPS, Bins};
@@ -102,6 +103,8 @@ pub struct Heap<D: Driver> {
     // The stream's tick at the last free, or later: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
+    // Once nobody has the heap any more: what its mappings that are left wait behind.
+    seen_done: Option<SeenDone>,
     // Whether a growable or a graph pool has the heap, with or without bytes in it.
     in_hand: bool,
     // Whether nobody may have the heap's frames: it is a graph pool's.
@@ -149,6 +152,7 @@ impl<D: Driver> Heap<D> {
             used_steps: 0,
             last_tick: 0,
             retired: false,
+            seen_done: None,
             in_hand: key.pool != DEFAULT_POOL,
             pinned: false,
             launched: None,

@@ -314,6 +314,11 @@ impl<D: Driver> Fences<D> {
         self.inner.lock().is_done(use_)
     }
 
+    /// The last tick of the stream that is seen done, with all before it; `None` if the stream was forgotten.
+    pub fn done(&self, stream: StreamId) -> Option<u64> {
+        self.inner.lock().timeline(stream).map(|timeline| timeline.done)
+    }
+
     /// One lock for many questions: what is seen done, and what comes before work queued on `waiter` from now on.
     pub fn with_order<T>(&self, waiter: StreamId, ask: impl FnOnce(&Order<'_, D>) -> T) -> T {
         ask(&Order { inner: &self.inner.lock(), waiter })

@@ -9,6 +9,15 @@ use super::{DEFAULT_POOL, Heap};
 use crate::live::LiveCount;
 use crate::step::STEP_BYTES;
 
+/// What was seen done when the mappings of a heap that nobody has any more were last looked through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenDone {
+    /// The last tick of its stream.
+    pub(crate) tick: Option<u64>,
+    /// Whether the last launch of its pool was.
+    pub(crate) launch: bool,
+}
+
 impl<D: Driver> Heap<D> {
     /// The stream goes. Returns whether nothing keeps the heap.
     pub(crate) fn retire(&mut self) -> bool {
@@ -19,6 +28,16 @@ impl<D: Driver> Heap<D> {
 
     pub(crate) fn is_retired(&self) -> bool {
         self.retired
+    }
+
+    /// What was seen done when its mappings were last looked through, since nobody has it any more.
+    pub(crate) fn seen_done(&self) -> Option<SeenDone> {
+        self.seen_done
+    }
+
+    /// Its mappings were looked through, and those that are left wait for more to be done.
+    pub(crate) fn set_seen_done(&mut self, seen: SeenDone) {
+        self.seen_done = Some(seen);
     }
 
     /// Whether a block is live, or a growable or a graph pool has the heap.

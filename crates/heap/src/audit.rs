@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use concertina_vmm::sync::Ordering;
 use concertina_vmm::{Access, Driver, FrameId, Holder, Place, SegmentKind};
 
 use crate::block::{BlockState, NONE};
@@ -78,6 +79,10 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
     }
     if holes != heap.holes.len() {
         broken.push(format!("{holes} holes but {} in the index", heap.holes.len()));
+    }
+    let noted = heap.held_count().load(Ordering::Relaxed);
+    if heap.segment_kind() == SegmentKind::Reserved && noted != heap.held_bytes() {
+        broken.push(format!("{} bytes held but {noted} noted", heap.held_bytes()));
     }
     if used_steps != heap.used_steps() {
         broken.push(format!("{used_steps} steps used but {} counted", heap.used_steps()));

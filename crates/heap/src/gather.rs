@@ -230,7 +230,7 @@ impl<D: Driver> Heaps<D> {
     fn steal_from_others(&self, cell: &HeapCell<D>, claim: &mut Claim<D>) {
         let waiter = cell.key().stream;
         let (same_stream, others): (Vec<_>, Vec<_>) = self
-            .cells()
+            .cells_that_may_give()
             .into_iter()
             .filter(|other| other.key() != cell.key())
             .partition(|other| other.key().stream == waiter);
@@ -244,6 +244,12 @@ impl<D: Driver> Heaps<D> {
             self.look_at_streams(waiter, core::slice::from_ref(other));
             let ordered = |use_| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
             self.steal_from(other, claim, ordered);
+        }
+        if claim.missing() > 0 {
+            // Frames of the store may be of streams whose heaps hold nothing.
+            for use_ in self.store.last_free_uses() {
+                self.look_at_use(waiter, use_);
+            }
         }
         self.take_from_store(claim, |use_| self.may_take(waiter, use_));
         for other in &others {
@@ -338,9 +344,11 @@ impl<D: Driver> Heaps<D> {
         };
         self.counters.revived.fetch_add(claim.revived.len() as u64, Ordering::Relaxed);
         let frames = claim.revived.into_iter().map(|(_, frame)| frame).chain(claim.frames);
+        let held = pages.len();
         for (page, frame) in pages.into_iter().zip(frames) {
             segment.hold(page, frame);
         }
+        heap.note_held(held);
         Ok(claim.block)
     }
 

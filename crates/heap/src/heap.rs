@@ -16,7 +16,7 @@ mod vacant;
 use core::fmt;
 use std::collections::HashMap;
 
-use concertina_vmm::sync::Arc;
+use concertina_vmm::sync::{Arc, AtomicU64};
 use concertina_vmm::{
     Address, Driver, FrameStore, PageRange, Segment, SegmentKind, StreamClock, StreamId, Use, Uses,
 };
@@ -100,6 +100,8 @@ pub struct Heap<D: Driver> {
     live: HeapLive,
     // Steps of blocks that are no holes.
     used_steps: u64,
+    // Bytes of held pages, for those without the lock.
+    held_bytes: Arc<AtomicU64>,
     // The stream's tick at the last free, or later: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
@@ -150,6 +152,7 @@ impl<D: Driver> Heap<D> {
             live_blocks: 0,
             live: HeapLive::new(key, live),
             used_steps: 0,
+            held_bytes: Arc::default(),
             last_tick: 0,
             retired: false,
             seen_done: None,

@@ -260,6 +260,13 @@ impl<D: Driver> Heaps<D> {
         registry.left.remove(&key);
     }
 
+    /// Heaps that a thief should look into, by their keys: all others are not even locked.
+    pub(crate) fn cells_that_may_give(&self) -> Vec<Arc<HeapCell<D>>> {
+        let page_bytes = self.store.frame_bytes();
+        let registry = self.registry.read();
+        registry.heaps.values().filter(|cell| cell.may_give(page_bytes)).map(Arc::clone).collect()
+    }
+
     /// The heaps of a stream.
     pub(crate) fn cells_of(&self, stream: StreamId) -> Vec<Arc<HeapCell<D>>> {
         self.registry.read().of_stream(stream).map(Arc::clone).collect()

@@ -312,6 +312,11 @@ impl<D: Driver> FrameStore<D> {
         self.inner.lock().free.count(allowed)
     }
 
+    /// The last of the last uses of free frames on each stream, by stream.
+    pub fn last_free_uses(&self) -> Vec<Use> {
+        self.inner.lock().free.last_uses()
+    }
+
     /// The book of frames, for many questions under one lock.
     pub fn directory(&self) -> Directory<'_, D> {
         Directory(self.inner.lock())

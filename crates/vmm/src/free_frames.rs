@@ -134,6 +134,19 @@ impl<D: Driver> FreeFrames<D> {
         self.uses.keys().map(|&(stream, tick)| Use { stream, tick })
     }
 
+    /// The last use on each stream, by stream.
+    pub(crate) fn last_uses(&self) -> Vec<Use> {
+        let mut last = Vec::new();
+        let mut from = Bound::Unbounded;
+        while let Some((&(stream, _), _)) = self.uses.range((from, Bound::Unbounded)).next() {
+            let end = (stream, u64::MAX);
+            let use_ = self.uses.range(..=end).next_back();
+            last.extend(use_.map(|(&(stream, tick), _)| Use { stream, tick }));
+            from = Bound::Excluded(end);
+        }
+        last
+    }
+
     /// Whether a frame of the group may be allowed: only if the earliest use of its stream is.
     fn may_give(&self, group: Group, answers: &mut Answers<impl Fn(Use) -> bool>) -> bool {
         let Some(stream) = group else { return true };

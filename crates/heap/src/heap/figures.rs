@@ -3,7 +3,7 @@
 //! Main type: [`Heap`], the half of it that counts. Neighbours: `heaps` adds them up, `out_of_memory` reports them.
 
 use concertina_vmm::Driver;
-use concertina_vmm::sync::Arc;
+use concertina_vmm::sync::{Arc, AtomicU64, Ordering};
 
 use super::{DEFAULT_POOL, Heap};
 use crate::live::LiveCount;
@@ -63,6 +63,21 @@ impl<D: Driver> Heap<D> {
     /// The count of live bytes, for those without the lock.
     pub(crate) fn live_count(&self) -> &Arc<LiveCount> {
         self.live.count()
+    }
+
+    /// The count of bytes that the heap holds, for those without the lock.
+    pub(crate) fn held_count(&self) -> &Arc<AtomicU64> {
+        &self.held_bytes
+    }
+
+    /// So many pages more are held.
+    pub(crate) fn note_held(&self, pages: usize) {
+        self.held_bytes.fetch_add(pages as u64 * self.store.frame_bytes(), Ordering::Relaxed);
+    }
+
+    /// So many pages are held no longer.
+    pub(crate) fn note_given_up(&self, pages: usize) {
+        self.held_bytes.fetch_sub(pages as u64 * self.store.frame_bytes(), Ordering::Relaxed);
     }
 
     /// Whether no block is in use.

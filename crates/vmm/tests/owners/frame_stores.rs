@@ -308,7 +308,12 @@ impl Run {
         let mut uses: Vec<Use> = model.store.iter().flat_map(|frame| uses_of(frame.uses)).collect();
         uses.sort_unstable_by_key(|use_| (use_.stream, use_.tick));
         uses.dedup();
-        prop_assert_eq!(directory.free_uses().collect::<Vec<_>>(), uses);
+        prop_assert_eq!(&directory.free_uses().collect::<Vec<_>>(), &uses);
+        drop(directory);
+        uses.reverse();
+        uses.dedup_by_key(|use_| use_.stream);
+        uses.reverse();
+        prop_assert_eq!(store.last_free_uses(), uses);
         Ok(())
     }
 

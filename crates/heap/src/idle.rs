@@ -58,6 +58,11 @@ impl ArenaIdle {
         self.idle.get(page as usize).is_none_or(|bit| *bit)
     }
 
+    /// The bit of each page that is idle; those behind the end are.
+    pub(crate) fn bits(&self) -> &BitVec<u64> {
+        &self.idle
+    }
+
     /// The pages now have live bytes.
     #[inline]
     pub(crate) fn set_busy(&mut self, pages: PageRange) {

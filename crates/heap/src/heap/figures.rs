@@ -110,14 +110,7 @@ impl<D: Driver> Heap<D> {
 
     /// Free bytes in pages that are partly used.
     pub(crate) fn stranded_bytes(&self) -> u64 {
-        let busy: u64 = self
-            .arenas
-            .iter()
-            .map(|arena| {
-                let pages = 0..self.pages_touched(0, arena.extent).end();
-                pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
-            })
-            .sum();
+        let busy: u64 = self.arenas.iter().map(|arena| arena.idle.bits().count_zeros() as u64).sum();
         (busy * u64::from(self.steps_per_page())).saturating_sub(self.used_steps) * STEP_BYTES
     }
 

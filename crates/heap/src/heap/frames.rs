@@ -74,8 +74,16 @@ impl<D: Driver> Heap<D> {
             && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
     }
 
-    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
+    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees. It agrees to every use
+    /// before one that it agrees to.
     pub(crate) fn takeable_frames(&self, allowed: impl Fn(Use) -> bool) -> u64 {
+        if self.pinned || self.segment_kind() == SegmentKind::Malloc {
+            return 0;
+        }
+        // No page became idle later than that.
+        if allowed(Use { stream: self.key.stream, tick: self.last_tick }) {
+            return self.arenas.iter().map(|arena| arena.segment.held_among(arena.idle.bits())).sum();
+        }
         let arenas = (0..).zip(&self.arenas);
         arenas
             .map(|(number, arena)| {

@@ -30,6 +30,7 @@ use crate::error::FreeError;
 use crate::hole_index::{Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
 use crate::live::{HeapLive, LiveBytes};
+use crate::plan::MISFITS;
 use crate::step::{Kind, Request, STEP_BYTES};
 
 /// The pool of all heaps but those of growables, which have one each, and of graph pools.
@@ -212,7 +213,9 @@ impl<D: Driver> Heap<D> {
         if request.alignment == STEP_BYTES {
             return self.holes.best(request.steps).map(|hole| (hole, hole.start));
         }
-        self.holes.from(request.steps).find_map(|hole| Some((hole, self.fit(&hole, request)?)))
+        // Where nothing looks further once memory is short, every hole is looked at.
+        let all = self.pinned || self.segment_kind() == SegmentKind::Malloc;
+        self.fits(request, if all { usize::MAX } else { MISFITS }).next()
     }
 
     /// Where in the hole the request begins, if it fits with its alignment.

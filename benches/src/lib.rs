@@ -37,6 +37,7 @@ pub mod device;
 pub mod largest_request;
 pub mod min_capacity;
 pub mod moment;
+pub mod null_driver;
 pub mod number;
 pub mod outcome;
 pub mod parallel;

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use concertina_vmm::sync::Ordering;
 use concertina_vmm::{Access, Driver, FrameId, Holder, Place, SegmentKind};
 
 use crate::block::{BlockState, NONE};
@@ -79,6 +80,10 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
     if holes != heap.holes.len() {
         broken.push(format!("{holes} holes but {} in the index", heap.holes.len()));
     }
+    let noted = heap.held_count().load(Ordering::Relaxed);
+    if heap.segment_kind() == SegmentKind::Reserved && noted != heap.held_bytes() {
+        broken.push(format!("{} bytes held but {noted} noted", heap.held_bytes()));
+    }
     if used_steps != heap.used_steps() {
         broken.push(format!("{used_steps} steps used but {} counted", heap.used_steps()));
     }
@@ -131,10 +136,9 @@ pub(crate) fn heaps<D: Driver>(heaps: &Heaps<D>) -> Vec<String> {
     let mut mapped_pages = 0;
     for (frame, mut places) in mappings {
         mapped_pages += places.len() as u64;
-        let mut known = directory.mappings(frame).to_vec();
+        let known: Vec<Place> = directory.mappings(frame).collect();
         let key = |place: &Place| (place.segment, place.page);
         places.sort_by_key(key);
-        known.sort_by_key(key);
         if places != known {
             broken.push(format!("{frame:?} is mapped at {places:?}, the store knows {known:?}"));
         }

@@ -15,7 +15,7 @@ use crate::error::FreeError;
 use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 use crate::live::LiveCount;
-use crate::step::Request;
+use crate::step::{Kind, Request};
 
 /// A block to be freed, as its handle knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct HeapCell<D: Driver> {
     fences: Arc<Fences<D>>,
     live: Arc<LiveCount>,
     heap: Mutex<Heap<D>>,
+    // Bytes of the pages that the heap holds; written under its lock.
+    held_bytes: Arc<AtomicU64>,
     // Number of live blocks that are used on other streams.
     recorded_blocks: AtomicU64,
     // Set before the heap is retired: the last free of a block then has to see the heap off.
@@ -69,6 +71,7 @@ impl<D: Driver> HeapCell<D> {
             graph_pool: graph_pool.map(Arc::clone),
             fences: Arc::clone(fences),
             live: Arc::clone(heap.live_count()),
+            held_bytes: Arc::clone(heap.held_count()),
             heap: Mutex::new(heap),
             recorded_blocks: AtomicU64::new(0),
             retiring: AtomicBool::new(false),
@@ -96,6 +99,15 @@ impl<D: Driver> HeapCell<D> {
     pub(crate) fn end_pool(&self) {
         self.retiring.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+    }
+
+    /// Whether a thief should look into the heap: not if its live bytes fill all but less than one of the pages that it
+    /// holds. Takes no lock, for whoever has many heaps to choose from. What is free by now is counted; what others free
+    /// meanwhile may be missed. A heap of small blocks is worth a look in any case, which empties its bins.
+    pub(crate) fn may_give(&self, page_bytes: u64) -> bool {
+        let held_bytes = self.held_bytes.load(Ordering::Relaxed);
+        let may_be_idle = || held_bytes >= self.live.bytes_of(self.key.kind) + page_bytes;
+        held_bytes > 0 && (self.key.kind == Kind::Small || !self.queue.is_empty() || may_be_idle())
     }
 
     /// The clock of the heap's stream.

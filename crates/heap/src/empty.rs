@@ -51,15 +51,19 @@ impl<D: Driver> Heaps<D> {
     /// Looks what is done on the streams of other heaps that a stream may take something of.
     pub(crate) fn look_at_streams(&self, waiter: StreamId, others: &[Arc<HeapCell<D>>]) {
         for other in others {
-            let stream = other.key().stream;
-            match self.fences.with_order(waiter, |order| order.rule(stream)) {
-                CrossStream::Never => {}
-                // Nothing is waited for, so an event must be there to be seen done.
-                CrossStream::Completed => self.see(other.clock().now()),
-                CrossStream::DeviceWait => {
-                    if let Err(error) = self.fences.poll(stream) {
-                        tracing::warn!(%error, "could not look at a fence");
-                    }
+            self.look_at_use(waiter, other.clock().now());
+        }
+    }
+
+    /// Looks whether the last use of something that a stream may take is done.
+    pub(crate) fn look_at_use(&self, waiter: StreamId, use_: Use) {
+        match self.fences.with_order(waiter, |order| order.rule(use_.stream)) {
+            CrossStream::Never => {}
+            // Nothing is waited for, so an event must be there to be seen done.
+            CrossStream::Completed => self.see(use_),
+            CrossStream::DeviceWait => {
+                if let Err(error) = self.fences.poll(use_.stream) {
+                    tracing::warn!(%error, "could not look at a fence");
                 }
             }
         }

@@ -198,9 +198,8 @@ impl<D: Driver> Heaps<D> {
     ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
         let before = claim.frames.len();
         let waiter = cell.key().stream;
-        self.take_from_store(claim, |frame| {
-            let ordered = |&use_: &Use| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
-            frame.uses().iter().all(ordered)
+        self.take_from_store(claim, |use_| {
+            self.fences.with_order(waiter, |order| order.is_before(use_) && order.may_take(use_))
         });
         heap.take_idle(claim.missing(), |_| true, &mut claim.frames);
         if claim.missing() > 0 {
@@ -221,9 +220,9 @@ impl<D: Driver> Heaps<D> {
         (cell.lock(), outcome)
     }
 
-    fn take_from_store(&self, claim: &mut Claim<D>, wanted: impl Fn(&Frame<D>) -> bool) {
+    fn take_from_store(&self, claim: &mut Claim<D>, allowed: impl Fn(Use) -> bool) {
         let missing = claim.missing();
-        self.store.take(missing, wanted, &mut claim.frames);
+        self.store.take(missing, allowed, &mut claim.frames);
     }
 
     /// Takes idle frames from the other heaps: of the same stream first, then those whose last use is over, then, where
@@ -231,7 +230,7 @@ impl<D: Driver> Heaps<D> {
     fn steal_from_others(&self, cell: &HeapCell<D>, claim: &mut Claim<D>) {
         let waiter = cell.key().stream;
         let (same_stream, others): (Vec<_>, Vec<_>) = self
-            .cells()
+            .cells_that_may_give()
             .into_iter()
             .filter(|other| other.key() != cell.key())
             .partition(|other| other.key().stream == waiter);
@@ -246,7 +245,13 @@ impl<D: Driver> Heaps<D> {
             let ordered = |use_| self.fences.is_ordered(waiter, use_) && self.may_take(waiter, use_);
             self.steal_from(other, claim, ordered);
         }
-        self.take_from_store(claim, |frame| self.may_serve(waiter, frame));
+        if claim.missing() > 0 {
+            // Frames of the store may be of streams whose heaps hold nothing.
+            for use_ in self.store.last_free_uses() {
+                self.look_at_use(waiter, use_);
+            }
+        }
+        self.take_from_store(claim, |use_| self.may_take(waiter, use_));
         for other in &others {
             self.steal_from(other, claim, |use_| self.may_take(waiter, use_));
         }
@@ -291,14 +296,12 @@ impl<D: Driver> Heaps<D> {
     /// them, for a request on the stream `asked`. Returns whether a block came back.
     pub(crate) fn take_back(&self, heap: &mut Heap<D>, asked: StreamId) -> bool {
         let home = heap.key().stream;
-        let may_follow = |uses: &Uses| {
-            self.fences.with_order(home, |order| uses.iter().all(|use_| order.may_follow(*use_)))
-        };
+        let oldest = self.fences.with_order(home, |order| heap.oldest_pending(|use_| order.may_follow(use_)));
         let order = |uses: &Uses| match home == asked {
             true => self.fences.wait(home, uses),
             false => self.fences.wait_unasked(home, uses),
         };
-        heap.take_back_oldest(may_follow, |uses| order(uses).is_ok())
+        oldest.is_some_and(|oldest| heap.take_back_early(oldest, |uses| order(uses).is_ok()))
     }
 
     /// Creates frames for the claim while mapped bytes stay within `most`.
@@ -341,9 +344,11 @@ impl<D: Driver> Heaps<D> {
         };
         self.counters.revived.fetch_add(claim.revived.len() as u64, Ordering::Relaxed);
         let frames = claim.revived.into_iter().map(|(_, frame)| frame).chain(claim.frames);
+        let held = pages.len();
         for (page, frame) in pages.into_iter().zip(frames) {
             segment.hold(page, frame);
         }
+        heap.note_held(held);
         Ok(claim.block)
     }
 

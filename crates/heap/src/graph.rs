@@ -75,7 +75,7 @@ impl<D: Driver> Heaps<D> {
     }
 
     fn heaps_of(&self, pool: &GraphPool) -> Vec<Arc<HeapCell<D>>> {
-        self.cells().into_iter().filter(|cell| cell.key().pool == pool.number).collect()
+        self.cells_in(pool.number)
     }
 
     /// Bytes of the pages that the pool holds, on all streams.

@@ -14,21 +14,23 @@ mod pinned;
 mod vacant;
 
 use core::fmt;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use concertina_vmm::sync::Arc;
+use concertina_vmm::sync::{Arc, AtomicU64};
 use concertina_vmm::{
     Address, Driver, FrameStore, PageRange, Segment, SegmentKind, StreamClock, StreamId, Use, Uses,
 };
 
+pub(crate) use self::figures::SeenDone;
 use self::last_hit::LastHit;
-use self::pending::PendingBlock;
+use self::pending::{PendingBlock, PendingBlocks};
 use crate::bins::{BIN_STEPS, Bins};
 use crate::block::{Block, BlockState, BlockTable, NONE};
 use crate::error::FreeError;
 use crate::hole_index::{Found, Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
 use crate::live::{HeapLive, LiveBytes};
+use crate::plan::MISFITS;
 use crate::step::{Kind, Request, STEP_BYTES};
 
 /// The pool of all heaps but those of growables, which have one each, and of graph pools.
@@ -93,16 +95,19 @@ pub struct Heap<D: Driver> {
     last_hit: LastHit,
     // Uses on other streams, of live blocks.
     recorded: HashMap<u32, Uses>,
-    // Oldest first.
-    pending: VecDeque<PendingBlock>,
+    pending: PendingBlocks,
     pending_bytes: u64,
     live_blocks: u64,
     live: HeapLive,
     // Steps of blocks that are no holes.
     used_steps: u64,
+    // Bytes of held pages, for those without the lock.
+    held_bytes: Arc<AtomicU64>,
     // The stream's tick at the last free, or later: every use of a block that is no longer live ended by then.
     last_tick: u64,
     retired: bool,
+    // Once nobody has the heap any more: what its mappings that are left wait behind.
+    seen_done: Option<SeenDone>,
     // Whether a growable or a graph pool has the heap, with or without bytes in it.
     in_hand: bool,
     // Whether nobody may have the heap's frames: it is a graph pool's.
@@ -143,13 +148,15 @@ impl<D: Driver> Heap<D> {
             idle: IdlePages::default(),
             last_hit: LastHit::default(),
             recorded: HashMap::new(),
-            pending: VecDeque::new(),
+            pending: PendingBlocks::default(),
             pending_bytes: 0,
             live_blocks: 0,
             live: HeapLive::new(key, live),
             used_steps: 0,
+            held_bytes: Arc::default(),
             last_tick: 0,
             retired: false,
+            seen_done: None,
             in_hand: key.pool != DEFAULT_POOL,
             pinned: false,
             launched: None,
@@ -233,7 +240,9 @@ impl<D: Driver> Heap<D> {
         if request.alignment == STEP_BYTES {
             return self.holes.best(request.steps).map(|found| (found.hole, found.hole.start));
         }
-        self.holes.from(request.steps).find_map(|hole| Some((hole, self.fit(&hole, request)?)))
+        // Where nothing looks further once memory is short, every hole is looked at.
+        let all = self.pinned || self.segment_kind() == SegmentKind::Malloc;
+        self.fits(request, if all { usize::MAX } else { MISFITS }).next()
     }
 
     /// Where in the hole the request begins, if it fits with its alignment.
@@ -427,7 +436,7 @@ impl<D: Driver> Heap<D> {
         } else {
             block.state = BlockState::Pending;
             self.pending_bytes += block.bytes;
-            self.pending.push_back(PendingBlock { block: number, uses });
+            self.pending.push(PendingBlock { block: number, uses });
         }
     }
 

@@ -9,7 +9,7 @@
 //! comes back to place them. `docs/locking.md` has it in full.
 
 use core::fmt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Ordering, RwLock};
 use concertina_vmm::{
@@ -31,6 +31,29 @@ struct Registry<D: Driver> {
     segments: Vec<Option<Arc<HeapCell<D>>>>,
     // The pool that was made last, for a growable or for graphs.
     last_pool: u32,
+    // Heaps that nobody has any more and that work in flight keeps.
+    left: BTreeSet<HeapKey>,
+}
+
+impl<D: Driver> Registry<D> {
+    fn between(&self, first: HeapKey, last: HeapKey) -> impl Iterator<Item = &Arc<HeapCell<D>>> {
+        self.heaps.range(first..=last).map(|(_, cell)| cell)
+    }
+
+    fn in_pool(&self, pool: u32) -> impl Iterator<Item = &Arc<HeapCell<D>>> {
+        let (first, last) = (StreamId::new(0), StreamId::new(u32::MAX));
+        let key = |stream, kind| HeapKey { pool, stream, kind };
+        self.between(key(first, Kind::Small), key(last, Kind::Large))
+    }
+
+    /// In the default pool first.
+    fn of_stream(&self, stream: StreamId) -> impl Iterator<Item = &Arc<HeapCell<D>>> {
+        let key = |pool, stream, kind| HeapKey { pool, stream, kind };
+        let (small, large) = (key(DEFAULT_POOL, stream, Kind::Small), key(DEFAULT_POOL, stream, Kind::Large));
+        let in_pools = key(DEFAULT_POOL + 1, StreamId::new(0), Kind::Small);
+        let others = self.heaps.range(in_pools..).filter(move |(key, _)| key.stream == stream);
+        self.between(small, large).chain(others.map(|(_, cell)| cell))
+    }
 }
 
 /// Figures of an allocator. Bytes unless said otherwise.
@@ -100,7 +123,7 @@ pub struct Heaps<D: Driver> {
     pub(crate) device_bytes: u64,
     pub(crate) live: Arc<LiveBytes>,
     // Whether a retired stream may still wait for work in flight, itself or with heaps.
-    unfinished: AtomicBool,
+    pub(crate) unfinished: AtomicBool,
     registry: RwLock<Registry<D>>,
 }
 
@@ -134,6 +157,7 @@ impl<D: Driver> Heaps<D> {
                 heaps: BTreeMap::new(),
                 segments: Vec::new(),
                 last_pool: DEFAULT_POOL,
+                left: BTreeSet::new(),
             }),
         })
     }
@@ -185,7 +209,7 @@ impl<D: Driver> Heaps<D> {
         loop {
             registry.last_pool = registry.last_pool.wrapping_add(1);
             let pool = registry.last_pool;
-            if pool != DEFAULT_POOL && registry.heaps.keys().all(|key| key.pool != pool) {
+            if pool != DEFAULT_POOL && registry.in_pool(pool).next().is_none() {
                 return pool;
             }
         }
@@ -231,7 +255,37 @@ impl<D: Driver> Heaps<D> {
     }
 
     pub(crate) fn forget_heap(&self, key: HeapKey) {
-        self.registry.write().heaps.remove(&key);
+        let mut registry = self.registry.write();
+        registry.heaps.remove(&key);
+        registry.left.remove(&key);
+    }
+
+    /// Heaps that a thief should look into, by their keys: all others are not even locked.
+    pub(crate) fn cells_that_may_give(&self) -> Vec<Arc<HeapCell<D>>> {
+        let page_bytes = self.store.frame_bytes();
+        let registry = self.registry.read();
+        registry.heaps.values().filter(|cell| cell.may_give(page_bytes)).map(Arc::clone).collect()
+    }
+
+    /// The heaps of a stream.
+    pub(crate) fn cells_of(&self, stream: StreamId) -> Vec<Arc<HeapCell<D>>> {
+        self.registry.read().of_stream(stream).map(Arc::clone).collect()
+    }
+
+    /// The heaps of a pool.
+    pub(crate) fn cells_in(&self, pool: u32) -> Vec<Arc<HeapCell<D>>> {
+        self.registry.read().in_pool(pool).map(Arc::clone).collect()
+    }
+
+    /// Nobody has the heap any more, but work in flight keeps it.
+    pub(crate) fn note_left(&self, key: HeapKey) {
+        self.registry.write().left.insert(key);
+    }
+
+    /// The heaps that nobody has any more, but work in flight keeps.
+    pub(crate) fn left(&self) -> Vec<Arc<HeapCell<D>>> {
+        let registry = self.registry.read();
+        registry.left.iter().filter_map(|key| registry.heaps.get(key)).map(Arc::clone).collect()
     }
 
     // --- freeing ----------------------------------------------------------------------------------------------------
@@ -303,130 +357,7 @@ impl<D: Driver> Heaps<D> {
         frame.uses().iter().all(|&use_| self.may_take(waiter, use_))
     }
 
-    // --- streams ----------------------------------------------------------------------------------------------------
-
-    /// Retires a stream: its free frames serve others from now on, and its heaps go once their last block is freed.
-    /// Returns whether they are gone already.
-    pub fn retire(&self, stream: StreamId) {
-        let mut unused = true;
-        for cell in self.cells().iter().filter(|cell| cell.key().stream == stream) {
-            unused &= cell.retire();
-        }
-        if unused {
-            self.finish_retired(stream);
-        }
-    }
-
-    /// Moves the frames of a retired stream into the store and drops what can go of its heaps.
-    pub(crate) fn finish_retired(&self, stream: StreamId) {
-        let cells: Vec<_> = self.cells().into_iter().filter(|cell| cell.key().stream == stream).collect();
-        if cells.iter().any(|cell| cell.lock().is_in_use()) {
-            return;
-        }
-        // The stream's last event: it covers everything that was ever freed on it.
-        if let Err(error) = self.fences.leave(stream) {
-            tracing::warn!(%error, stream = stream.get(), "could not look at a retired stream");
-        }
-        let mut left = false;
-        for cell in &cells {
-            left |= !self.dismantle(cell);
-        }
-        if left || !self.fences.forget(stream) {
-            self.unfinished.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The last block of a heap that nobody has any more was freed.
-    #[cold]
-    fn finish_last_block(&self, key: HeapKey) {
-        let Some(cell) = self.find(key) else { return };
-        let retired = cell.lock().is_retired();
-        if key.pool != DEFAULT_POOL {
-            self.finish_pool_heap(&cell);
-        }
-        if retired {
-            self.finish_retired(key.stream);
-        }
-    }
-
-    /// Drops what can go of the heap of a growable, or of a graph pool, that is no more.
-    pub(crate) fn finish_pool_heap(&self, cell: &Arc<HeapCell<D>>) {
-        let (last_free, launched) = {
-            let heap = cell.lock();
-            (heap.last_free(), heap.launched())
-        };
-        // Only events seen done let the mappings go.
-        self.see(last_free);
-        launched.into_iter().for_each(|use_| self.see(use_));
-        if !self.dismantle(cell) {
-            self.unfinished.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Empties a retired heap as far as fences allow. Returns whether it is gone.
-    fn dismantle(&self, cell: &Arc<HeapCell<D>>) -> bool {
-        let mut heap = cell.lock();
-        for use_ in heap.pending_uses().collect::<Vec<_>>() {
-            self.see(use_);
-        }
-        heap.settle_pending(|use_| self.fences.is_done(use_));
-        self.store.put(heap.give_up_idle());
-        for malloc in heap.give_up_empty() {
-            self.counters.address.fetch_sub(malloc.bytes(), Ordering::Relaxed);
-            self.store.put_malloc(malloc);
-        }
-        if !heap.is_unused() || heap.unmap_all_done(|use_| self.fences.is_done(use_)).is_err() {
-            return false;
-        }
-        let address_bytes = heap.address_bytes();
-        if heap.arenas.iter().any(|arena| arena.segment.mapped_pages() > 0) {
-            return false;
-        }
-        for mut arena in std::mem::take(&mut heap.arenas) {
-            let id = arena.segment.id();
-            if let Err(error) = arena.segment.unreserve() {
-                // Dropped here, it is tried once more, and then goes on the retry list of the device.
-                tracing::warn!(%error, "could not give addresses back");
-            }
-            self.forget_segment(id);
-        }
-        drop(heap);
-        self.counters.address.fetch_sub(address_bytes, Ordering::Relaxed);
-        self.forget_heap(cell.key());
-        true
-    }
-
-    /// Tries again to finish retired streams whose work was still in flight.
-    pub(crate) fn sweep_retired(&self) {
-        if !self.unfinished.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let (in_pools, others): (Vec<_>, Vec<_>) =
-            self.cells().into_iter().partition(|cell| cell.key().pool != DEFAULT_POOL);
-        for cell in in_pools.iter().filter(|cell| !cell.lock().is_in_use()) {
-            self.finish_pool_heap(cell);
-        }
-        let mut streams: Vec<StreamId> = others
-            .iter()
-            .filter(|cell| {
-                let heap = cell.lock();
-                heap.is_retired() && !heap.is_in_use()
-            })
-            .map(|cell| cell.key().stream)
-            .collect();
-        streams.dedup();
-        for stream in streams {
-            self.finish_retired(stream);
-        }
-        match self.fences.poll_leaving() {
-            Ok(true) => {}
-            Ok(false) => self.unfinished.store(true, Ordering::Relaxed),
-            Err(error) => {
-                self.unfinished.store(true, Ordering::Relaxed);
-                tracing::warn!(%error, "could not look at the fences of a retired stream");
-            }
-        }
-    }
+    // --- stale pages ------------------------------------------------------------------------------------------------
 
     /// With [`StaleRule::Eager`]: unmaps every stale page whose last use is seen done, in all heaps.
     pub(crate) fn unmap_eagerly(&self) {

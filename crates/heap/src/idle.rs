@@ -67,6 +67,11 @@ impl ArenaIdle {
         (from..).zip(stamps).find(since).map(|(page, _)| page)
     }
 
+    /// The bit of each page that is idle; those behind the end are.
+    pub(crate) fn bits(&self) -> &BitVec<u64> {
+        &self.idle
+    }
+
     /// The pages now have live bytes.
     #[inline]
     pub(crate) fn set_busy(&mut self, pages: PageRange) {

@@ -17,8 +17,7 @@
 
 use concertina_vmm::sync::{Arc, MutexGuard};
 use concertina_vmm::{
-    Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind, StreamId, Use,
-    Uses,
+    Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind, Use, Uses,
 };
 
 use crate::cell::HeapCell;
@@ -310,15 +309,12 @@ impl<D: Driver> Heaps<D> {
 
     /// Looks which of the work that a heap's pending blocks wait for is done: one look at each stream.
     pub(crate) fn look_at_pending(&self, cell: &HeapCell<D>) {
-        let uses: Uses = cell.lock().pending_uses().collect();
-        // An event that covers the last use of a stream is no use for the ones before: each has its own, from its free.
-        let mut streams: Vec<StreamId> = uses.iter().map(|use_| use_.stream).collect();
-        streams.sort_unstable();
-        streams.dedup();
+        // Each use has an event of its own, from its free. Where that failed, one for the last use covers all before.
+        let uses: Uses = cell.lock().last_pending_uses().collect();
         let looked = uses
             .iter()
             .try_for_each(|use_| self.fences.cover(*use_))
-            .and_then(|()| streams.into_iter().try_for_each(|stream| self.fences.poll(stream)));
+            .and_then(|()| uses.iter().try_for_each(|use_| self.fences.poll(use_.stream)));
         if let Err(error) = looked {
             tracing::warn!(%error, "could not look at a fence");
         }
@@ -349,8 +345,7 @@ impl<D: Driver> Heaps<D> {
         let found = found.or_else(|| {
             let directory = self.store.directory();
             self.fences.with_order(waiter, |order| {
-                let uses = directory.free_frames().flat_map(Frame::uses);
-                uses.filter_map(|use_| order.awaited(*use_)).min_by_key(|use_| use_.tick)
+                directory.free_uses().filter_map(|use_| order.awaited(use_)).min_by_key(|use_| use_.tick)
             })
         });
         let Some(use_) = found else { return Ok(false) };
@@ -458,7 +453,7 @@ impl<D: Driver> Heaps<D> {
     /// Frames that a request of this heap could have: free ones that it may take, and those that could be created.
     pub(crate) fn frames_to_be_had(&self, cell: &HeapCell<D>) -> u64 {
         let waiter = cell.key().stream;
-        let in_store = self.store.count_free(|frame| self.may_serve(waiter, frame)) as u64;
+        let in_store = self.store.count_free(|use_| self.may_take(waiter, use_)) as u64;
         let cells = self.cells();
         let in_pages =
             cells.iter().map(|cell| cell.lock().takeable_frames(|use_| self.may_take(waiter, use_)));
@@ -479,7 +474,9 @@ impl<D: Driver> Heaps<D> {
         let waiter = cell.key().stream;
         let frame_bytes = self.store.frame_bytes();
         let device_free_bytes = self.device.memory_info().ok().map(|info| info.free_bytes);
-        let withheld_in_store = self.store.count_free(|frame| !self.may_serve(waiter, frame)) as u64;
+        let may_take = |use_| self.may_take(waiter, use_);
+        let withheld_in_store =
+            self.store.free_frames().saturating_sub(self.store.count_free(may_take)) as u64;
         let mut report = OutOfMemory {
             asked_bytes: request.bytes,
             alignment: request.alignment,

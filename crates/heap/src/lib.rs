@@ -28,6 +28,7 @@ mod malloc_ladder;
 pub mod out_of_memory;
 mod plan;
 pub mod policy;
+mod retired;
 pub mod step;
 pub mod trim;
 

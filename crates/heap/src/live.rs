@@ -45,6 +45,11 @@ impl LiveCount {
         live.saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
 
+    /// Live bytes of the heap of one kind, those whose free is queued included.
+    pub(crate) fn bytes_of(&self, kind: Kind) -> u64 {
+        self.of(kind).load(Ordering::Relaxed)
+    }
+
     /// A free of so many bytes is about to be queued: they are live no longer.
     pub(crate) fn note_queued(&self, bytes: u64) {
         self.leaving.fetch_add(bytes, Ordering::Relaxed);

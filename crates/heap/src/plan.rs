@@ -18,10 +18,14 @@ use crate::block::{BlockState, NONE};
 use crate::gather::Claim;
 use crate::heap::Heap;
 use crate::hole_index::Hole;
-use crate::step::Request;
+use crate::step::{Request, STEP_BYTES};
 
 /// Holes that are looked at before the tail.
 pub(crate) const FITS: usize = 64;
+
+/// Holes that are looked at whether a request fits in with its alignment, before one is taken that is large enough for any
+/// alignment. Holes of one size may all lie wrong, and there may be a million of them.
+pub(crate) const MISFITS: usize = 1024;
 
 /// Requests of this many pages go where the fewest maps are needed. Such a place costs them at most two partly used
 /// pages, under 2 parts in a hundred; for smaller requests it would cost memory on the random trace s6. Without it,
@@ -106,6 +110,13 @@ pub(crate) struct Rules<'a, D: Driver> {
     pub(crate) mappings: Option<u64>,
 }
 
+impl<D: Driver> Rules<'_, D> {
+    /// Whether memory is short: then every hole is worth a look, it is that or running out of it.
+    fn is_bound(&self) -> bool {
+        self.frames.is_some() || self.mappings.is_some()
+    }
+}
+
 /// Whether a plan may count on frames that another heap holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Others {
@@ -138,10 +149,10 @@ impl<D: Driver> Heap<D> {
                 None => {}
             }
         }
-        // Under a bound every hole is worth a look: it is that or running out of memory.
-        let bound = rules.frames.is_some() || rules.mappings.is_some();
+        let bound = rules.is_bound();
         let fits = if bound { usize::MAX } else { FITS };
-        let in_a_hole = self.fits(request).take(fits).find_map(|(hole, start)| {
+        let misfits = if bound { usize::MAX } else { MISFITS };
+        let in_a_hole = self.fits(request, misfits).take(fits).find_map(|(hole, start)| {
             self.plan_between(hole.arena, Spot::Hole(hole), start, hole.start + hole.steps, request, rules)
         });
         let arenas = 0..self.arenas.len() as u32;
@@ -150,21 +161,27 @@ impl<D: Driver> Heap<D> {
             .or_else(|| arenas.clone().find_map(|arena| self.plan_across(arena, request, rules)))
     }
 
-    /// The holes that the request fits in, the best fit first, and where it begins in each.
-    fn fits(&self, request: &Request) -> impl Iterator<Item = (Hole, u32)> + '_ {
+    /// The holes that the request fits in, the best fit first, and where it begins in each. Of those that its alignment may
+    /// be too much for, only so many are looked at.
+    pub(crate) fn fits(&self, request: &Request, misfits: usize) -> impl Iterator<Item = (Hole, u32)> + '_ {
         let request = *request;
-        self.holes.from(request.steps).filter_map(move |hole| Some((hole, self.fit(&hole, &request)?)))
+        // With so many steps it fits wherever the hole begins.
+        let aligned = u64::from(request.steps) + (request.alignment / STEP_BYTES - 1);
+        let aligned = u32::try_from(aligned).unwrap_or(u32::MAX);
+        let near = self.holes.from(request.steps).take_while(move |hole| hole.steps < aligned).take(misfits);
+        let holes = near.chain(self.holes.from(aligned));
+        holes.filter_map(move |hole| Some((hole, self.fit(&hole, &request)?)))
     }
 
     fn plan_best_fit(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Result<Plan, Refusal>> {
-        let (hole, start) = self.fits(request).next()?;
+        let (hole, start) = self.fits(request, MISFITS).next()?;
         Some(self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules))
     }
 
     /// The place in the best fits that needs the fewest maps; of equal ones, the best fit and the lowest address.
     fn plan_fewest_maps(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
         let mut places = Vec::new();
-        for (hole, start) in self.fits(request).take(FITS) {
+        for (hole, start) in self.fits(request, MISFITS).take(FITS) {
             if let Some((maps, start)) = self.fewest_maps_in(&hole, start, request, rules) {
                 places.push((maps, hole, start));
                 if maps == 0 {

@@ -87,9 +87,12 @@ impl<D: Driver> Heaps<D> {
         }
         self.store.put(waiting);
         self.give_up_addresses(trimmed);
-        let in_pages: u64 = self.cells().iter().map(|cell| cell.lock().takeable_frames(|_| true)).sum();
-        let free = self.store.free_frames() as u64 + in_pages;
-        trimmed.waiting_bytes = free.min(self.frames_over(bytes)) * self.store.frame_bytes();
+        let over = self.frames_over(bytes);
+        if over > 0 {
+            let in_pages = self.cells().iter().map(|cell| cell.lock().takeable_frames(|_| true)).sum::<u64>();
+            let free = self.store.free_frames() as u64 + in_pages;
+            trimmed.waiting_bytes = free.min(over) * self.store.frame_bytes();
+        }
     }
 
     /// Gives back every frame, after the host has waited for all that was queued on streams with free memory.

@@ -13,15 +13,17 @@
 //! reads `t + 1`, which that event doesn't claim to cover.
 
 mod capture;
+mod known;
 mod order;
 
 use core::fmt;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 
 pub use self::capture::BeginCapture;
 use self::capture::{Capture, in_capture};
+use self::known::Known;
 
 pub use self::order::Order;
 use crate::cross_stream::CrossStream;
@@ -98,17 +100,18 @@ struct Timeline<D: Driver> {
     // Shared with a thread that waits for one of them.
     events: VecDeque<(u64, Arc<D::Event>)>,
     // What work queued on this stream from now on comes after: the stream's row of the known-order table.
-    known: Vec<(StreamId, u64)>,
+    known: Known,
     unasked: Option<Unasked>,
     // Once nothing is queued on it any more: the last tick that somebody may ask about.
     last: Option<u64>,
-    forgotten: bool,
+    // Once it is to be forgotten: its place among those.
+    leaves: Option<u64>,
     capture: Option<Capture>,
 }
 
 impl<D: Driver> Timeline<D> {
     fn is_over(&self) -> bool {
-        self.forgotten && self.last.is_some_and(|last| last <= self.done)
+        self.leaves.is_some() && self.last.is_some_and(|last| last <= self.done)
     }
 
     /// A use that ends now.
@@ -125,24 +128,16 @@ impl<D: Driver> Timeline<D> {
     fn can_show(&self, use_: Use) -> bool {
         self.capture.is_none() || use_.tick <= self.covered()
     }
-
-    fn knows(&self, use_: Use) -> bool {
-        self.known.iter().any(|&(stream, tick)| stream == use_.stream && tick >= use_.tick)
-    }
-
-    fn learn(&mut self, use_: Use) {
-        match self.known.iter_mut().find(|(stream, _)| *stream == use_.stream) {
-            Some((_, tick)) => *tick = (*tick).max(use_.tick),
-            None => self.known.push((use_.stream, use_.tick)),
-        }
-    }
 }
 
 struct Inner<D: Driver> {
     // By stream number; `None` once forgotten. Numbers are never given twice.
-    timelines: Vec<Option<Timeline<D>>>,
-    // Those that are to be forgotten once they are over.
-    leaving: Vec<StreamId>,
+    timelines: Vec<Option<Box<Timeline<D>>>>,
+    // The numbers of those that are there.
+    streams: BTreeSet<StreamId>,
+    // Those that are to be forgotten once they are over, in the order in which that was said.
+    leaving: BTreeMap<u64, StreamId>,
+    left: u64,
     // Events that nobody waits for any more.
     spare: Vec<D::Event>,
     counts: FenceCounts,
@@ -150,11 +145,11 @@ struct Inner<D: Driver> {
 
 impl<D: Driver> Inner<D> {
     fn timeline(&self, stream: StreamId) -> Option<&Timeline<D>> {
-        self.timelines.get(stream.index()).and_then(Option::as_ref)
+        self.timelines.get(stream.index()).and_then(Option::as_deref)
     }
 
     fn timeline_mut(&mut self, stream: StreamId) -> Option<&mut Timeline<D>> {
-        self.timelines.get_mut(stream.index()).and_then(Option::as_mut)
+        self.timelines.get_mut(stream.index()).and_then(Option::as_deref_mut)
     }
 
     // A timeline stays until all of its uses are seen done.
@@ -177,15 +172,23 @@ impl<D: Driver> Inner<D> {
     }
 
     fn drop_timeline(&mut self, stream: StreamId) {
-        self.timelines[stream.index()] = None;
-        self.leaving.retain(|leaving| *leaving != stream);
-        // All that was queued there is done, so that nobody needs to know any more that it comes after it.
-        for timeline in self.timelines.iter_mut().flatten() {
-            timeline.known.retain(|(known, _)| *known != stream);
-            if let Some(capture) = &mut timeline.capture {
-                capture.known.retain(|(known, _)| *known != stream);
-            }
+        let gone = self.timelines[stream.index()].take();
+        self.streams.remove(&stream);
+        if let Some(place) = gone.and_then(|timeline| timeline.leaves) {
+            self.leaving.remove(&place);
         }
+    }
+
+    /// Work queued on the stream from now on comes after the use.
+    fn learn(&mut self, stream: StreamId, use_: Use) {
+        let (most, streams) = (2 * self.streams.len(), &self.streams);
+        let Some(timeline) = self.timelines.get_mut(stream.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        timeline.known.learn(use_);
+        // All that was queued on a stream which has gone is done: nobody asks any more whether it comes before. To look
+        // for such at each departure would cost as much as there are streams.
+        timeline.known.forget_if_over(most, |known| !streams.contains(&known));
     }
 }
 
@@ -208,7 +211,9 @@ impl<D: Driver> Fences<D> {
     pub fn new(device: &Arc<Device<D>>) -> Self {
         let inner = Inner {
             timelines: Vec::new(),
-            leaving: Vec::new(),
+            streams: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            left: 0,
             spare: Vec::new(),
             counts: FenceCounts::default(),
         };
@@ -221,18 +226,19 @@ impl<D: Driver> Fences<D> {
         let mut inner = self.inner.lock();
         let number = u32::try_from(inner.timelines.len()).expect("fewer than 2^32 streams in a process");
         let clock = Arc::new(StreamClock { id: StreamId::new(number), tick: AtomicU64::new(1) });
-        inner.timelines.push(Some(Timeline {
+        inner.streams.insert(clock.id);
+        inner.timelines.push(Some(Box::new(Timeline {
             stream,
             clock: Arc::clone(&clock),
             rule,
             done: 0,
             events: VecDeque::new(),
-            known: Vec::new(),
+            known: Known::default(),
             unasked: None,
             last: None,
-            forgotten: false,
+            leaves: None,
             capture: None,
-        }));
+        })));
         clock
     }
 
@@ -257,14 +263,17 @@ impl<D: Driver> Fences<D> {
     /// has gone.
     pub fn forget(&self, stream: StreamId) -> bool {
         let mut inner = self.inner.lock();
+        let place = inner.left;
         let Some(timeline) = inner.timeline_mut(stream) else { return true };
         timeline.last = Some(timeline.now().tick);
-        timeline.forgotten = true;
+        let new = timeline.leaves.is_none();
+        timeline.leaves.get_or_insert(place);
         let over = timeline.is_over();
         if over {
             inner.drop_timeline(stream);
-        } else if !inner.leaving.contains(&stream) {
-            inner.leaving.push(stream);
+        } else if new {
+            inner.left += 1;
+            inner.leaving.insert(place, stream);
         }
         over
     }
@@ -275,7 +284,7 @@ impl<D: Driver> Fences<D> {
     /// A failed query; a later call looks again.
     pub fn poll_leaving(&self) -> Result<bool, DriverError> {
         let leaving = self.inner.lock().leaving.clone();
-        leaving.into_iter().try_for_each(|stream| self.poll(stream))?;
+        leaving.into_values().try_for_each(|stream| self.poll(stream))?;
         Ok(self.inner.lock().leaving.is_empty())
     }
 
@@ -296,12 +305,18 @@ impl<D: Driver> Fences<D> {
 
     /// The time of every registered stream.
     pub fn all_now(&self) -> Vec<Use> {
-        self.inner.lock().timelines.iter().flatten().map(Timeline::now).collect()
+        let inner = self.inner.lock();
+        inner.streams.iter().filter_map(|stream| inner.timeline(*stream)).map(Timeline::now).collect()
     }
 
     /// Whether the use is already seen done. Makes no driver call.
     pub fn is_done(&self, use_: Use) -> bool {
         self.inner.lock().is_done(use_)
+    }
+
+    /// The last tick of the stream that is seen done, with all before it; `None` if the stream was forgotten.
+    pub fn done(&self, stream: StreamId) -> Option<u64> {
+        self.inner.lock().timeline(stream).map(|timeline| timeline.done)
     }
 
     /// One lock for many questions: what is seen done, and what comes before work queued on `waiter` from now on.
@@ -404,7 +419,7 @@ impl<D: Driver> Fences<D> {
         let waited = self.wait_locked(&mut inner, waiter, &new);
         // A wait that failed holds nothing up, and no event may cover what it was for.
         if let Some(timeline) = inner.timeline_mut(waiter) {
-            let put_in: Uses = new.into_iter().filter(|use_| timeline.knows(*use_)).collect();
+            let put_in: Uses = new.into_iter().filter(|use_| timeline.known.covers(*use_)).collect();
             if !put_in.is_empty() {
                 let unasked = timeline.unasked.get_or_insert_with(|| Unasked { before, uses: Uses::new() });
                 unasked.uses.extend(put_in);
@@ -418,7 +433,7 @@ impl<D: Driver> Fences<D> {
             if use_.stream == waiter || inner.is_done(use_) {
                 continue;
             }
-            if inner.timeline(waiter).is_none_or(|timeline| timeline.knows(use_)) {
+            if inner.timeline(waiter).is_none_or(|timeline| timeline.known.covers(use_)) {
                 continue;
             }
             self.settle_left(inner, waiter)?;
@@ -440,8 +455,8 @@ impl<D: Driver> Fences<D> {
             let tick = *tick;
             self.device.stream_wait(&waiting.stream, event)?;
             inner.counts.waits += 1;
+            inner.learn(waiter, Use { stream: use_.stream, tick });
             if let Some(waiting) = inner.timeline_mut(waiter) {
-                waiting.learn(Use { stream: use_.stream, tick });
                 // Something was queued after all.
                 waiting.last = waiting.last.map(|_| waiting.clock.now().tick);
             }
@@ -526,9 +541,7 @@ impl<D: Driver> Fences<D> {
             return;
         }
         let Some(tick) = self.told(&mut inner, on) else { return };
-        if let Some(timeline) = inner.timeline_mut(waiter) {
-            timeline.learn(Use { stream: on, tick });
-        }
+        inner.learn(waiter, Use { stream: on, tick });
     }
 
     /// The program told that its host has waited for the stream: all queued there so far is done, up to an
@@ -545,7 +558,6 @@ impl<D: Driver> Fences<D> {
 
     /// The registered streams.
     pub fn streams(&self) -> Vec<StreamId> {
-        let inner = self.inner.lock();
-        inner.timelines.iter().flatten().map(|timeline| timeline.clock.id).collect()
+        self.inner.lock().streams.iter().copied().collect()
     }
 }

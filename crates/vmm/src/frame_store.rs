@@ -7,14 +7,14 @@
 //! what callers ask of each frame (`wanted`) may take the fences' lock, which is a leaf.
 
 use core::fmt;
-use std::collections::BTreeMap;
-
-use smallvec::SmallVec;
+use std::collections::BTreeSet;
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{DriverError, Returned};
+use crate::fence::Use;
 use crate::frame::Frame;
+use crate::free_frames::{FreeFrames, FreeKey};
 use crate::malloc::Mallocs;
 use crate::reservation::Place;
 use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -36,27 +36,24 @@ pub enum Holder {
 #[derive(Debug)]
 struct Record {
     holder: Holder,
-    // Its key among the free, while it is one of them.
-    arrival: Option<u64>,
+    // Where it lies among the free, while it is one of them.
+    free: Option<FreeKey>,
     // Every page that is mapped to the frame: the one that holds it and the stale ones.
-    mappings: SmallVec<[Place; 2]>,
+    mappings: BTreeSet<Place>,
 }
 
 struct Inner<D: Driver> {
-    // By the order in which they came, oldest first.
-    free: BTreeMap<u64, Frame<D>>,
-    arrivals: u64,
+    free: FreeFrames<D>,
     // Frames whose release failed: only for another try at that.
     unreleased: Vec<Frame<D>>,
     records: Vec<Record>,
     unused: Vec<FrameId>,
 }
 
-impl<D: Driver> Inner<D> {
-    fn note_taken(&mut self, frame: FrameId) {
-        let record = &mut self.records[frame.index()];
-        record.holder = Holder::Thief;
-        record.arrival = None;
+impl Record {
+    fn note_taken(&mut self) {
+        self.holder = Holder::Thief;
+        self.free = None;
     }
 }
 
@@ -137,17 +134,18 @@ impl<D: Driver> Directory<'_, D> {
 
     /// The free frame with this number, if the store holds it.
     pub fn free_frame(&self, frame: FrameId) -> Option<&Frame<D>> {
-        self.0.free.get(&self.0.records.get(frame.index())?.arrival?)
+        self.0.free.get(self.0.records.get(frame.index())?.free?)
     }
 
-    /// The free frames of the store, oldest first.
-    pub fn free_frames(&self) -> impl Iterator<Item = &Frame<D>> {
-        self.0.free.values()
+    /// The last uses of the free frames of the store, each once: by stream, and there by tick.
+    pub fn free_uses(&self) -> impl Iterator<Item = Use> + '_ {
+        self.0.free.uses()
     }
 
-    /// Every page that is mapped to the frame.
-    pub fn mappings(&self, frame: FrameId) -> &[Place] {
-        self.0.records.get(frame.index()).map_or(&[], |record| &record.mappings)
+    /// Every page that is mapped to the frame, by segment and page.
+    pub fn mappings(&self, frame: FrameId) -> impl ExactSizeIterator<Item = Place> + '_ {
+        const NONE: &BTreeSet<Place> = &BTreeSet::new();
+        self.0.records.get(frame.index()).map_or(NONE, |record| &record.mappings).iter().copied()
     }
 }
 
@@ -155,8 +153,7 @@ impl<D: Driver> FrameStore<D> {
     /// An empty store. `limit_bytes` bounds mapped bytes; `None` leaves that to the device.
     pub fn new(device: &Arc<Device<D>>, limit_bytes: Option<u64>) -> Self {
         let inner = Inner {
-            free: BTreeMap::new(),
-            arrivals: 0,
+            free: FreeFrames::default(),
             unreleased: Vec::new(),
             records: Vec::new(),
             unused: Vec::new(),
@@ -252,11 +249,7 @@ impl<D: Driver> FrameStore<D> {
             let mut inner = self.inner.lock();
             inner.unused.pop().unwrap_or_else(|| {
                 let number = u32::try_from(inner.records.len()).expect("fewer than 2^32 frames on a device");
-                inner.records.push(Record {
-                    holder: Holder::Nobody,
-                    arrival: None,
-                    mappings: SmallVec::new(),
-                });
+                inner.records.push(Record { holder: Holder::Nobody, free: None, mappings: BTreeSet::new() });
                 FrameId::new(number)
             })
         };
@@ -279,42 +272,33 @@ impl<D: Driver> FrameStore<D> {
 
     /// Puts free frames into the store, youngest last. Their last uses travel with them.
     pub fn put(&self, frames: impl IntoIterator<Item = Frame<D>>) {
-        let mut inner = self.inner.lock();
+        let inner = &mut *self.inner.lock();
         for frame in frames {
-            let arrival = inner.arrivals;
-            inner.arrivals += 1;
             let record = &mut inner.records[frame.id().index()];
             record.holder = Holder::Store;
-            record.arrival = Some(arrival);
-            inner.free.insert(arrival, frame);
+            record.free = Some(inner.free.insert(frame));
         }
     }
 
-    /// Takes up to `count` free frames that `wanted` agrees to, oldest first, and appends them to `taken`.
-    pub fn take(&self, count: usize, wanted: impl Fn(&Frame<D>) -> bool, taken: &mut Vec<Frame<D>>) {
-        let mut inner = self.inner.lock();
-        let arrivals: Vec<u64> = inner
-            .free
-            .iter()
-            .filter(|(_, frame)| frame.pins() == 0 && wanted(frame))
-            .map(|(arrival, _)| *arrival)
-            .take(count)
-            .collect();
-        for arrival in arrivals {
-            if let Some(frame) = inner.free.remove(&arrival) {
-                inner.note_taken(frame.id());
-                taken.push(frame);
-            }
-        }
+    /// Takes up to `count` free frames of which every last use is allowed, oldest first, and appends them to `taken`. What
+    /// is allowed of a use must be of every earlier one on its stream.
+    pub fn take(&self, count: usize, allowed: impl Fn(Use) -> bool, taken: &mut Vec<Frame<D>>) {
+        let inner = &mut *self.inner.lock();
+        let records = &mut inner.records;
+        inner.free.take(count, allowed, |frame| {
+            records[frame.id().index()].note_taken();
+            taken.push(frame);
+        });
     }
 
     /// Takes the free frame with this number, if the store holds it unpinned and `wanted` agrees.
     pub fn take_frame(&self, frame: FrameId, wanted: impl Fn(&Frame<D>) -> bool) -> Option<Frame<D>> {
-        let mut inner = self.inner.lock();
-        let arrival = inner.records.get(frame.index())?.arrival?;
-        inner.free.get(&arrival).filter(|frame| frame.pins() == 0 && wanted(frame))?;
-        let taken = inner.free.remove(&arrival)?;
-        inner.note_taken(frame);
+        let inner = &mut *self.inner.lock();
+        let record = inner.records.get_mut(frame.index())?;
+        let key = record.free?;
+        inner.free.get(key).filter(|frame| frame.pins() == 0 && wanted(frame))?;
+        let taken = inner.free.remove(key)?;
+        record.note_taken();
         Some(taken)
     }
 
@@ -323,9 +307,14 @@ impl<D: Driver> FrameStore<D> {
         self.inner.lock().free.len()
     }
 
-    /// Number of free frames in the store that `wanted` agrees to.
-    pub fn count_free(&self, wanted: impl Fn(&Frame<D>) -> bool) -> usize {
-        self.inner.lock().free.values().filter(|frame| frame.pins() == 0 && wanted(frame)).count()
+    /// Number of free frames in the store of which every last use is allowed, as for [`FrameStore::take`].
+    pub fn count_free(&self, allowed: impl Fn(Use) -> bool) -> usize {
+        self.inner.lock().free.count(allowed)
+    }
+
+    /// The last of the last uses of free frames on each stream, by stream.
+    pub fn last_free_uses(&self) -> Vec<Use> {
+        self.inner.lock().free.last_uses()
     }
 
     /// The book of frames, for many questions under one lock.
@@ -390,10 +379,10 @@ impl<D: Driver> FrameStore<D> {
     }
 
     pub(crate) fn note_mapped(&self, frame: FrameId, place: Place) {
-        self.inner.lock().records[frame.index()].mappings.push(place);
+        self.inner.lock().records[frame.index()].mappings.insert(place);
     }
 
     pub(crate) fn note_unmapped(&self, frame: FrameId, place: Place) {
-        self.inner.lock().records[frame.index()].mappings.retain(|known| *known != place);
+        self.inner.lock().records[frame.index()].mappings.remove(&place);
     }
 }

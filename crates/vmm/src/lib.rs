@@ -19,6 +19,7 @@ pub mod error;
 pub mod fence;
 pub mod frame;
 pub mod frame_store;
+mod free_frames;
 pub mod malloc;
 pub mod mapping;
 pub mod page_bits;

@@ -1,7 +1,7 @@
 //! Runs of bits in a bitmap of pages, a word at a time.
 //!
-//! Main functions: [`get`], [`all`], [`set`], [`clear`]. Neighbours: `segment` has the bitmap "held", the heap's `idle` another;
-//! both use `bitvec` for all that is not on the way of a hit.
+//! Main functions: [`get`], [`all`], [`set`], [`clear`], [`count_both`], [`ones_except`]. Neighbours: `segment` has the bitmap
+//! "held", the heap's `idle` another; both use `bitvec` for all that is not on the way of a hit.
 //!
 //! `bitvec` has slices that begin at any bit of a word, and pays for that with some 80 instructions a call. The bitmaps
 //! here begin at a whole word, and most runs lie in one.
@@ -43,6 +43,41 @@ pub fn get(bits: &BitVec<u64>, page: u32) -> Option<bool> {
 pub fn all(bits: &BitVec<u64>, pages: PageRange) -> bool {
     let words = bits.as_raw_slice();
     pages.end() as usize <= bits.len() && visit(pages, |word, mask| words[word] & mask == mask)
+}
+
+/// Words of both bitmaps, as far as either goes: beyond its end a bitmap has the bit `beyond`.
+fn words<'a>(
+    (a, beyond_a): (&'a BitVec<u64>, bool),
+    (b, beyond_b): (&'a BitVec<u64>, bool),
+) -> impl Iterator<Item = (u64, u64)> + 'a {
+    let word = |bits: &'a BitVec<u64>, beyond: bool, at: usize| {
+        let filling = if beyond { u64::MAX } else { 0 };
+        let known = bits.len().saturating_sub(64 * at).min(64);
+        // The bits behind the end of a bitmap are of no meaning.
+        let mask = if known == 64 { u64::MAX } else { (1 << known) - 1 };
+        bits.as_raw_slice().get(at).map_or(filling, |word| word & mask | filling & !mask)
+    };
+    let count = a.len().max(b.len()).div_ceil(64);
+    (0..count).map(move |at| (word(a, beyond_a, at), word(b, beyond_b, at)))
+}
+
+/// Number of pages that have their bit in both. In `b` a page behind the end has it.
+pub fn count_both(a: &BitVec<u64>, b: &BitVec<u64>) -> u64 {
+    words((a, false), (b, true)).map(|(a, b)| u64::from((a & b).count_ones())).sum()
+}
+
+/// The pages that have their bit in `a` and not in `b`, in order. A page behind the end of either has none there.
+pub fn ones_except<'a>(a: &'a BitVec<u64>, b: &'a BitVec<u64>) -> impl Iterator<Item = u32> + 'a {
+    let found = (0..).zip(words((a, false), (b, false))).map(|(at, (a, b))| (64 * at, a & !b));
+    found.filter(|(_, word)| *word != 0).flat_map(|(first, mut word)| {
+        std::iter::from_fn(move || {
+            let bit = word.trailing_zeros();
+            (word != 0).then(|| {
+                word &= word - 1;
+                first + bit
+            })
+        })
+    })
 }
 
 /// Sets the bit of every page of the run.
@@ -110,6 +145,30 @@ mod tests {
                 }
                 prop_assert_eq!(&bits, &model);
             }
+        }
+    }
+
+    proptest! {
+        /// Page by page is the model.
+        #[test]
+        fn two_bitmaps_agree_with_their_pages(
+            a in prop::collection::vec(any::<bool>(), 0..300),
+            b in prop::collection::vec(any::<bool>(), 0..300),
+            cut in 0..64usize,
+        ) {
+            // Cut at the end, so that something lies behind it.
+            let bits = |pages: &[bool]| {
+                let mut bits: BitVec<u64> = pages.iter().chain(&[true; 64]).collect();
+                bits.truncate(pages.len().saturating_sub(cut));
+                bits
+            };
+            let (a, b) = (bits(&a), bits(&b));
+            let in_a: Vec<usize> = (0..a.len()).filter(|&page| a[page]).collect();
+            let both = in_a.iter().filter(|&&page| b.get(page).is_none_or(|bit| *bit)).count();
+            prop_assert_eq!(count_both(&a, &b), both as u64);
+            let except: Vec<u32> =
+                in_a.iter().filter(|&&page| !b.get(page).is_some_and(|bit| *bit)).map(|&page| page as u32).collect();
+            prop_assert_eq!(ones_except(&a, &b).collect::<Vec<_>>(), except);
         }
     }
 

@@ -89,7 +89,7 @@ impl<D: Driver> Drop for Reservation<D> {
 }
 
 /// The place of a page: which segment, and its number in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The segment.
     pub segment: crate::SegmentId,

@@ -198,6 +198,11 @@ impl<D: Driver> Segment<D> {
         self.held.count_ones() as u32
     }
 
+    /// Number of held pages that have their bit in `pages`, or lie behind its end.
+    pub fn held_among(&self, pages: &BitVec<u64>) -> u64 {
+        page_bits::count_both(&self.held, pages)
+    }
+
     /// Number of mapped pages, held and stale.
     pub fn mapped_pages(&self) -> u32 {
         self.mapped.count_ones() as u32
@@ -347,7 +352,7 @@ impl<D: Driver> Segment<D> {
 
     /// The stale pages, in order.
     pub fn stale_pages(&self) -> impl Iterator<Item = u32> + '_ {
-        self.mapped.iter_ones().filter(|at| !self.held[*at]).map(|at| at as u32)
+        page_bits::ones_except(&self.mapped, &self.held)
     }
 
     /// Unmaps everything, as few calls as can be, and puts the frames into the store. For the end of a heap: no block

@@ -136,3 +136,31 @@ fn a_setting_that_can_not_be_names_its_value() {
     assert!(matches!(elsewhere, Err(Error::Driver(_))), "{elsewhere:?}");
     assert!(device.is_empty());
 }
+
+#[test]
+fn an_aligned_request_looks_at_every_hole_once_memory_is_short() {
+    const BLOCK: u64 = 8 * KIB;
+    // As many holes that lie wrong as there may be blocks on 16 pages, and one that does not, which comes last.
+    let limit_bytes = 16 * PAGE;
+    let device = Emulator::new(EmulatorConfig::default()).unwrap();
+    let config = Config::builder().limit_bytes(limit_bytes).build();
+    let allocator = Allocator::new(device.clone(), config).unwrap();
+    let stream = allocator.register_stream(device.stream());
+    let layout = Layout::new(BLOCK);
+    let mut blocks: Vec<_> =
+        (0..limit_bytes / BLOCK).map(|_| Some(allocator.allocate(layout, &stream).unwrap())).collect();
+    let fits = blocks.len() - 8;
+    let address = blocks[fits].as_ref().unwrap().address();
+    assert!(address.is_aligned_to(64 * KIB));
+    for at in (1..blocks.len()).step_by(2).chain([fits]) {
+        blocks[at] = None;
+    }
+    let before = device.counts().memory_calls();
+    let aligned = layout.aligned_to(64 * KIB);
+    let block = allocator.allocate(aligned, &stream).unwrap();
+    assert_eq!(block.address(), address, "the only hole that lies right");
+    assert_eq!(device.counts().memory_calls(), before);
+    let refused = allocator.allocate(aligned, &stream);
+    assert!(refused.as_ref().is_err_and(Error::is_out_of_memory), "{refused:?}");
+    assert_eq!(allocator.audit(), Vec::<String>::new());
+}

@@ -3,11 +3,20 @@
 //! Main type: [`Heap`], the half of it that counts. Neighbours: `heaps` adds them up, `out_of_memory` reports them.
 
 use concertina_vmm::Driver;
-use concertina_vmm::sync::Arc;
+use concertina_vmm::sync::{Arc, AtomicU64, Ordering};
 
 use super::{DEFAULT_POOL, Heap};
 use crate::live::LiveCount;
 use crate::step::STEP_BYTES;
+
+/// What was seen done when the mappings of a heap that nobody has any more were last looked through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenDone {
+    /// The last tick of its stream.
+    pub(crate) tick: Option<u64>,
+    /// Whether the last launch of its pool was.
+    pub(crate) launch: bool,
+}
 
 impl<D: Driver> Heap<D> {
     /// The stream goes. Returns whether nothing keeps the heap.
@@ -19,6 +28,16 @@ impl<D: Driver> Heap<D> {
 
     pub(crate) fn is_retired(&self) -> bool {
         self.retired
+    }
+
+    /// What was seen done when its mappings were last looked through, since nobody has it any more.
+    pub(crate) fn seen_done(&self) -> Option<SeenDone> {
+        self.seen_done
+    }
+
+    /// Its mappings were looked through, and those that are left wait for more to be done.
+    pub(crate) fn set_seen_done(&mut self, seen: SeenDone) {
+        self.seen_done = Some(seen);
     }
 
     /// Whether a block is live, or a growable or a graph pool has the heap.
@@ -44,6 +63,21 @@ impl<D: Driver> Heap<D> {
     /// The count of live bytes, for those without the lock.
     pub(crate) fn live_count(&self) -> &Arc<LiveCount> {
         self.live.count()
+    }
+
+    /// The count of bytes that the heap holds, for those without the lock.
+    pub(crate) fn held_count(&self) -> &Arc<AtomicU64> {
+        &self.held_bytes
+    }
+
+    /// So many pages more are held.
+    pub(crate) fn note_held(&self, pages: usize) {
+        self.held_bytes.fetch_add(pages as u64 * self.store.frame_bytes(), Ordering::Relaxed);
+    }
+
+    /// So many pages are held no longer.
+    pub(crate) fn note_given_up(&self, pages: usize) {
+        self.held_bytes.fetch_sub(pages as u64 * self.store.frame_bytes(), Ordering::Relaxed);
     }
 
     /// Whether no block is in use.
@@ -76,14 +110,7 @@ impl<D: Driver> Heap<D> {
 
     /// Free bytes in pages that are partly used.
     pub(crate) fn stranded_bytes(&self) -> u64 {
-        let busy: u64 = self
-            .arenas
-            .iter()
-            .map(|arena| {
-                let pages = 0..self.pages_touched(0, arena.extent).end();
-                pages.filter(|&page| !arena.idle.is_idle(page)).count() as u64
-            })
-            .sum();
+        let busy: u64 = self.arenas.iter().map(|arena| arena.idle.bits().count_zeros() as u64).sum();
         (busy * u64::from(self.steps_per_page())).saturating_sub(self.used_steps) * STEP_BYTES
     }
 

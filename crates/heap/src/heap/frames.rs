@@ -22,7 +22,8 @@ impl<D: Driver> Heap<D> {
             return;
         }
         let stream = self.key.stream;
-        let target = taken.len() + count;
+        let before = taken.len();
+        let target = before.saturating_add(count);
         self.idle.visit(
             &mut self.arenas,
             |arena| &arena.idle,
@@ -43,6 +44,7 @@ impl<D: Driver> Heap<D> {
                 }
             },
         );
+        self.note_given_up(taken.len() - before);
     }
 
     /// Takes the frame out of one idle page.
@@ -52,7 +54,9 @@ impl<D: Driver> Heap<D> {
         if !arena.idle.is_idle(page) || self.pinned {
             return None;
         }
-        arena.segment.take(page, Some(last_use))
+        let taken = arena.segment.take(page, Some(last_use));
+        self.note_given_up(usize::from(taken.is_some()));
+        taken
     }
 
     /// The last use of an idle page that is held.
@@ -70,8 +74,16 @@ impl<D: Driver> Heap<D> {
             && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
     }
 
-    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees.
+    /// Number of frames that could be taken now, among those to whose last use `allowed` agrees. It agrees to every use
+    /// before one that it agrees to.
     pub(crate) fn takeable_frames(&self, allowed: impl Fn(Use) -> bool) -> u64 {
+        if self.pinned || self.segment_kind() == SegmentKind::Malloc {
+            return 0;
+        }
+        // No page became idle later than that.
+        if allowed(Use { stream: self.key.stream, tick: self.last_tick }) {
+            return self.arenas.iter().map(|arena| arena.segment.held_among(arena.idle.bits())).sum();
+        }
         let arenas = (0..).zip(&self.arenas);
         arenas
             .map(|(number, arena)| {
@@ -85,7 +97,9 @@ impl<D: Driver> Heap<D> {
 
     /// The arena that a segment is in.
     pub(crate) fn arena_of(&self, segment: SegmentId) -> Option<u32> {
-        (0..).zip(&self.arenas).find(|(_, arena)| arena.segment.id() == segment).map(|(number, _)| number)
+        // Segments get ascending numbers, and one that takes another's place its number, too.
+        let found = self.arenas.binary_search_by_key(&segment, |arena| arena.segment.id());
+        found.ok().map(|number| number as u32)
     }
 
     /// Unmaps the stale pages among `pages` of one arena whose last use is seen done.

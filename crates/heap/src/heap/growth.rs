@@ -121,12 +121,9 @@ impl<D: Driver> Heap<D> {
     /// Takes back the pending blocks before this step: the heap's stream has been put after their uses.
     pub(crate) fn take_back_before(&mut self, end: u32) {
         self.last_tick = self.clock.now().tick;
-        for pending in std::mem::take(&mut self.pending) {
-            if self.blocks.get(pending.block).start < end {
-                self.take_back(&pending);
-            } else {
-                self.pending.push_back(pending);
-            }
+        let blocks = &self.blocks;
+        for pending in self.pending.extract(|pending| blocks.get(pending.block).start < end) {
+            self.take_back(&pending);
         }
     }
 }

@@ -14,6 +14,7 @@
 //!   work was before is no order for the graph, which may be launched on another stream.
 //! - What streams of a capture are told to wait for holds in the graph only, and is forgotten at the end.
 
+use super::known::Known;
 use super::{Fences, Inner, Timeline, Use};
 use crate::driver::{CaptureStatus, Driver};
 use crate::error::{Call, DriverError, DriverErrorKind};
@@ -22,7 +23,7 @@ use crate::units::StreamId;
 /// A capture on a stream.
 pub(super) struct Capture {
     /// What the stream came after when it began.
-    pub(super) known: Vec<(StreamId, u64)>,
+    known: Known,
     /// The last tick before it: what is queued later is a graph's.
     since: u64,
     /// Nobody tells when it ends: the driver has to be asked.

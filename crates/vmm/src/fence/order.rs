@@ -37,7 +37,7 @@ impl<D: Driver> Order<'_, D> {
     pub fn is_before(&self, use_: Use) -> bool {
         (use_.stream == self.waiter && !self.inner.captures(self.waiter))
             || self.inner.is_done(use_)
-            || self.inner.timeline(self.waiter).is_some_and(|timeline| timeline.knows(use_))
+            || self.inner.timeline(self.waiter).is_some_and(|timeline| timeline.known.covers(use_))
     }
 
     /// The rule that holds between the stream and another one. While one of them captures, neither waits for the other.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use concertina_emulator::{Emulator, EmulatorConfig, Fault};
 use concertina_vmm::{
     Call, CreateError, DriverErrorKind, Frame, FrameId, FrameStore, Holder, Place, ReleaseError, Segment,
-    SegmentId,
+    SegmentId, StreamId, Use,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -16,6 +16,7 @@ use proptest::test_runner::TestCaseError;
 use crate::Setup;
 
 const DEVICE_FRAMES: u64 = 8;
+const STREAMS: usize = 3;
 const REFUSED: DriverErrorKind = DriverErrorKind::NotReady;
 
 /// Frames and counts are taken modulo what there is.
@@ -26,10 +27,13 @@ enum Step {
     CreateFails,
     Put {
         hands: usize,
+        /// What they were used for last.
+        uses: [Option<u64>; STREAMS],
     },
+    /// Those whose uses are of no later ticks, by stream.
     TakeOldest {
         count: usize,
-        every: u32,
+        ticks: [u64; STREAMS],
     },
     TakeFrame {
         frame: u32,
@@ -60,11 +64,13 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let hand = any::<usize>;
+    let uses = prop::array::uniform(prop::option::weighted(0.4, 0..5_u64));
     prop_oneof![
         8 => Just(Step::Create),
         1 => Just(Step::CreateFails),
-        5 => (1..4_usize).prop_map(|hands| Step::Put { hands }),
-        4 => (0..4_usize, 1..4_u32).prop_map(|(count, every)| Step::TakeOldest { count, every }),
+        5 => (1..4_usize, uses).prop_map(|(hands, uses)| Step::Put { hands, uses }),
+        4 => (0..4_usize, prop::array::uniform(0..5_u64))
+            .prop_map(|(count, ticks)| Step::TakeOldest { count, ticks }),
         4 => (0..10_u32, 1..4_u32).prop_map(|(frame, every)| Step::TakeFrame { frame, every }),
         3 => hand().prop_map(|hand| Step::Map { hand }),
         2 => hand().prop_map(|nth| Step::Unmap { nth }),
@@ -80,6 +86,8 @@ fn step() -> impl Strategy<Value = Step> {
 struct ModelFrame {
     id: FrameId,
     pins: u32,
+    /// By stream: the tick.
+    uses: [Option<u64>; STREAMS],
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +110,12 @@ impl Model {
     fn is_mapped(&self, frame: FrameId) -> bool {
         self.mapped.iter().any(|(_, mapped)| *mapped == frame)
     }
+}
+
+/// One use a stream, the first of which is of any.
+fn uses_of(uses: [Option<u64>; STREAMS]) -> impl Iterator<Item = Use> {
+    let use_ = |(stream, tick)| Use { stream: StreamId::new(stream), tick };
+    (0..).zip(uses).filter_map(|(stream, tick)| tick.map(|tick| (stream, tick))).map(use_)
 }
 
 fn wanted(every: u32) -> impl Fn(&Frame<Emulator>) -> bool {
@@ -141,7 +155,7 @@ impl Run {
                             mapped < DEVICE_FRAMES && self.limit_frames.is_none_or(|most| mapped < most)
                         );
                         prop_assert!(frame.uses().is_empty() && frame.bytes() == page);
-                        self.model.hands.push(ModelFrame { id: frame.id(), pins: 0 });
+                        self.model.hands.push(ModelFrame { id: frame.id(), pins: 0, uses: [None; STREAMS] });
                         self.hands.push(frame);
                         self.model.peak_frames = self.model.peak_frames.max(mapped + 1);
                     }
@@ -159,18 +173,23 @@ impl Run {
                 prop_assert!(self.store.create().is_err());
                 self.setup.emulator.clear_faults();
             }
-            Step::Put { hands } => {
+            Step::Put { hands, uses } => {
                 let count = hands.min(self.hands.len());
+                for (frame, model) in self.hands.iter_mut().zip(&mut self.model.hands).take(count) {
+                    frame.set_uses(uses_of(uses).collect());
+                    model.uses = uses;
+                }
                 self.store.put(self.hands.drain(..count));
                 self.model.store.extend(self.model.hands.drain(..count));
             }
-            Step::TakeOldest { count, every } => {
-                let free = |frame: &ModelFrame| frame.pins == 0 && frame.id.get().is_multiple_of(every);
+            Step::TakeOldest { count, ticks } => {
+                let allowed = |use_: Use| use_.tick <= ticks[use_.stream.index()];
+                let free = |frame: &ModelFrame| frame.pins == 0 && uses_of(frame.uses).all(allowed);
                 let matching = self.model.store.iter().filter(|frame| free(frame));
-                prop_assert_eq!(self.store.count_free(wanted(every)), matching.clone().count());
+                prop_assert_eq!(self.store.count_free(allowed), matching.clone().count());
                 let expected: Vec<ModelFrame> = matching.take(count).copied().collect();
                 let before = self.hands.len();
-                self.store.take(count, wanted(every), &mut self.hands);
+                self.store.take(count, allowed, &mut self.hands);
                 let taken: Vec<FrameId> = self.hands[before..].iter().map(Frame::id).collect();
                 prop_assert_eq!(&taken, &expected.iter().map(|frame| frame.id).collect::<Vec<_>>());
                 self.model.store.retain(|frame| !taken.contains(&frame.id));
@@ -281,11 +300,20 @@ impl Run {
             prop_assert_eq!(free, is_in(&model.store).then_some(id));
             let mut places: Vec<u32> =
                 model.mapped.iter().filter(|(_, mapped)| *mapped == id).map(|(page, _)| *page).collect();
-            let mut known: Vec<u32> = directory.mappings(id).iter().map(|Place { page, .. }| *page).collect();
+            let mut known: Vec<u32> = directory.mappings(id).map(|Place { page, .. }| page).collect();
             places.sort_unstable();
             known.sort_unstable();
             prop_assert_eq!(known, places);
         }
+        let mut uses: Vec<Use> = model.store.iter().flat_map(|frame| uses_of(frame.uses)).collect();
+        uses.sort_unstable_by_key(|use_| (use_.stream, use_.tick));
+        uses.dedup();
+        prop_assert_eq!(&directory.free_uses().collect::<Vec<_>>(), &uses);
+        drop(directory);
+        uses.reverse();
+        uses.dedup_by_key(|use_| use_.stream);
+        uses.reverse();
+        prop_assert_eq!(store.last_free_uses(), uses);
         Ok(())
     }
 
@@ -352,7 +380,7 @@ fn forgetting_a_segment_forgets_its_mappings_only() {
     assert_eq!(store.directory().mappings(frame.id()).len(), 2);
     store.forget_mappings(SegmentId::new(0));
     let left = Place { segment: SegmentId::new(1), page: 1 };
-    assert_eq!(store.directory().mappings(frame.id()), [left]);
+    assert_eq!(store.directory().mappings(frame.id()).collect::<Vec<_>>(), [left]);
     stays.unmap_stale(&[1]).unwrap();
     store.release(frame).unwrap();
     drop(stays);
@@ -411,4 +439,47 @@ fn two_threads_never_exceed_the_limit() {
     assert!(setup.counts().mapped_peak_bytes <= LIMIT * page);
     assert!(refused.load(Ordering::Relaxed) > 0, "the limit was reached");
     setup.assert_clean();
+}
+
+/// How often a store asks about uses when so many frames of one stream lie in it and then some of another.
+fn questions(frames: u64, count: usize, may_take: impl Fn(Use) -> bool) -> (Vec<u32>, u64) {
+    let setup = Setup::new(EmulatorConfig::default());
+    let store = setup.store();
+    let put = |stream: u32, ticks: std::ops::Range<u64>| {
+        for tick in ticks {
+            let mut frame = store.create().unwrap();
+            frame.set_uses([Use { stream: StreamId::new(stream), tick }].into_iter().collect());
+            store.put([frame]);
+        }
+    };
+    put(0, 10..10 + frames);
+    put(1, 10..13);
+    let asked = AtomicU64::new(0);
+    let mut taken = Vec::new();
+    let allowed = |use_| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        may_take(use_)
+    };
+    store.take(count, allowed, &mut taken);
+    let ids = taken.iter().map(|frame| frame.id().get()).collect();
+    store.put(taken);
+    let mut frames = Vec::new();
+    store.take(usize::MAX, |_| true, &mut frames);
+    for frame in frames {
+        store.release(frame).unwrap();
+    }
+    (ids, asked.into_inner())
+}
+
+#[test]
+fn a_take_does_not_grow_with_what_stays() {
+    for frames in [20, 2_000] {
+        assert_eq!(questions(frames, 9, |_| false), (vec![], 2), "one question a stream, of {frames}");
+        let others = questions(frames, 2, |use_| use_.stream.get() == 1);
+        let expected = vec![frames as u32, frames as u32 + 1];
+        assert_eq!(others, (expected, 4), "two frames, the next one, and the other stream, of {frames}");
+        let early = questions(frames, 9, |use_| use_.tick < 12);
+        let expected = vec![0, 1, frames as u32, frames as u32 + 1];
+        assert_eq!(early, (expected, 6), "two of each stream, and the next of each, of {frames}");
+    }
 }

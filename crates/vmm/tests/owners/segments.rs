@@ -372,7 +372,7 @@ impl Run {
         for frame in (0..frames as u32).map(FrameId::new) {
             let pages = self.model.pages.iter().filter(|(_, page)| page.frame == frame);
             let mut mapped: Vec<Place> = pages.map(|(at, _)| place(*at)).collect();
-            let mut known = directory.mappings(frame).to_vec();
+            let mut known = directory.mappings(frame).collect::<Vec<_>>();
             let key = |place: &Place| (place.segment, place.page);
             mapped.sort_by_key(key);
             known.sort_by_key(key);

@@ -188,7 +188,7 @@ fn a_stream_is_kept_alive() {
     let event = cuda.event_create().unwrap();
     cuda.event_record(&event, &again).unwrap();
     cuda.event_synchronize(&event).unwrap();
-    assert_eq!(Arc::strong_count(again.cuda_stream()), 1);
+    assert_eq!(Arc::strong_count(again.cuda_stream().unwrap()), 1);
     drop((event, again, cuda, context));
     machine.ends_empty();
 }

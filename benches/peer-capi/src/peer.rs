@@ -87,7 +87,8 @@ impl Peer {
             return None;
         };
         let address = allocation.address().get();
-        match self.blocks.insert(address, allocation) {
+        // SAFETY: nobody else has an allocation at this address before this one is freed, which is after this.
+        match unsafe { self.blocks.insert(address, allocation) } {
             Ok(()) => Some(address),
             Err(allocation) => {
                 complain(format_args!("{allocation:?} can't be found again, and was freed"));
@@ -106,15 +107,17 @@ impl Peer {
 
     /// Notes that work on another stream uses the block.
     pub(crate) fn record(&self, address: u64, stream: i32) {
-        let (Some(allocation), Some(stream)) = (self.blocks.take(address), self.stream(stream)) else {
-            complain(format_args!("a use on stream {stream} of {address:#x}: no such stream or block"));
-            return;
+        let Some(on) = self.stream(stream) else {
+            return complain(format_args!("a use of {address:#x} on stream {stream}, which is none"));
         };
-        if let Err(error) = allocation.record_stream(stream) {
+        let Some(allocation) = self.blocks.take(address) else {
+            return complain(format_args!("a use of {address:#x}, where no live block begins"));
+        };
+        if let Err(error) = allocation.record_stream(on) {
             complain(format_args!("a use of {address:#x}: {error}"));
         }
-        // Its own place.
-        drop(self.blocks.insert(address, allocation));
+        // SAFETY: as in `allocate`: the allocation is still live, and in nobody else's hands.
+        drop(unsafe { self.blocks.insert(address, allocation) });
     }
 
     /// Gives back what is free.

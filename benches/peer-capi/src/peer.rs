@@ -87,8 +87,7 @@ impl Peer {
             return None;
         };
         let address = allocation.address().get();
-        // SAFETY: nobody else has an allocation at this address before this one is freed, which is after this.
-        match unsafe { self.blocks.insert(address, allocation) } {
+        match self.blocks.insert(address, allocation) {
             Ok(()) => Some(address),
             Err(allocation) => {
                 complain(format_args!("{allocation:?} can't be found again, and was freed"));
@@ -116,8 +115,8 @@ impl Peer {
         if let Err(error) = allocation.record_stream(on) {
             complain(format_args!("a use of {address:#x}: {error}"));
         }
-        // SAFETY: as in `allocate`: the allocation is still live, and in nobody else's hands.
-        drop(unsafe { self.blocks.insert(address, allocation) });
+        // It is still live, so that its place is its own.
+        drop(self.blocks.insert(address, allocation));
     }
 
     /// Gives back what is free.

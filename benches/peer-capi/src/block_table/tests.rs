@@ -39,8 +39,7 @@ proptest! {
             match step {
                 Step::Insert(address) => {
                     let fits = address % 512 == 0 && address < 1 << BITS && !model.contains_key(&address);
-                    // SAFETY: this thread is the only one.
-                    let inserted = unsafe { table.insert(address, number) };
+                    let inserted = table.insert(address, number);
                     prop_assert_eq!(inserted, if fits { Ok(()) } else { Err(number) });
                     if fits {
                         model.insert(address, number);
@@ -60,8 +59,7 @@ fn an_address_is_its_own() {
     let table = BlockTable::covering(BITS);
     let all = || (0..1_u64 << BITS).step_by(512 * 31);
     for address in all() {
-        // SAFETY: this thread is the only one.
-        unsafe { table.insert(address, address) }.unwrap();
+        table.insert(address, address).unwrap();
     }
     assert!(all().all(|address| table.take(address + 512).is_none()));
     assert!(all().all(|address| table.take(address) == Some(address)));
@@ -84,11 +82,9 @@ fn every_value_is_dropped_once() {
     let count = || drops.load(Ordering::Relaxed);
     let table = BlockTable::covering(BITS);
     for address in [0, 512, 3 << LEAF_BITS, (1 << BITS) - 512] {
-        // SAFETY: this thread is the only one.
-        assert!(unsafe { table.insert(address, value()) }.is_ok());
+        assert!(table.insert(address, value()).is_ok());
     }
-    // SAFETY: as above.
-    drop(unsafe { table.insert(512, value()) });
+    drop(table.insert(512, value()));
     assert_eq!(count(), 1, "the one that had no place");
     drop(table.take(512));
     assert_eq!(count(), 2);
@@ -114,9 +110,7 @@ fn threads_never_share_a_value() {
             scope.spawn(|| {
                 for round in 0..ROUNDS {
                     if let Some(address) = { free.lock().unwrap().pop() } {
-                        // SAFETY: the address was in the list once, so that this thread has it alone until it is back
-                        // there, which is after somebody has taken the value.
-                        let done = unsafe { table.insert(address, (address, Counted(Arc::clone(&drops)))) };
+                        let done = table.insert(address, (address, Counted(Arc::clone(&drops))));
                         assert!(done.is_ok(), "{address:#x} has a value");
                         inserted.fetch_add(1, Ordering::Relaxed);
                     }
@@ -141,8 +135,7 @@ fn threads_never_share_a_value() {
 
 #[test]
 fn bits_are_those_of_addresses() {
-    // SAFETY: nobody else has the table.
-    let fits = |bits, address| unsafe { BlockTable::covering(bits).insert(address, ()) }.is_ok();
+    let fits = |bits, address| BlockTable::covering(bits).insert(address, ()).is_ok();
     assert!(fits(0, 0) && fits(25, (1 << 25) - 512) && !fits(25, 1 << 25));
     assert!(fits(48, (1 << 48) - 512) && !fits(48, 1 << 48));
 }

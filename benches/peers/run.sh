@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Host time of Concertina, of PyTorch's allocator and of RMM's pool, each in the same replay program over the same fake
+# CUDA: prints the tables of README.md, which says what the programs are and where they come from.
+#
+#   PEERS=DIR benches/peers/run.sh > tables.md
+#
+# PEERS    where the programs are: replay, replay_capi, replay_rmm, libcuda.so.1, libcudart.so.13. One that is not there is
+#          left out, but for replay_capi and the two libraries.
+# TRACES   traces to replay (t1 t2 t7 s6 s7 of benches/traces)
+# ROUNDS   how often each program runs, in turn with the others (7)
+# PAIRS    pairs of an allocation and a free in a micro benchmark (1000000)
+# OUT      where builds and raw results go (target/peers)
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+peers=$(cd "${PEERS:?the directory with the replay programs: see benches/peers/README.md}" && pwd)
+rounds=${ROUNDS:-7}
+pairs=${PAIRS:-1000000}
+target=${CARGO_TARGET_DIR:-$root/target}
+out=${OUT:-$target/peers}
+bundled=$root/benches/traces
+if [ -n "${TRACES:-}" ]; then
+    read -ra traces <<< "$TRACES"
+else
+    traces=("$bundled"/{t1,t2,t7,s6,s7}_*)
+fi
+mkdir -p "$out"
+
+for needed in replay_capi libcuda.so.1 libcudart.so.13; do
+    [ -e "$peers/$needed" ] || { echo "no $needed in $peers: see benches/peers/README.md" >&2; exit 2; }
+done
+cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p concertina-peer-capi
+library=$target/release/libconcertina_peer_capi.so
+# What the fake driver lacks, it has in its runtime. Found by the name that Concertina looks for first.
+"${CC:-cc}" -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so -o "$out/libcuda.so" "$here/driver_over_runtime.c" \
+    -Wl,--no-as-needed -L"$peers" -l:libcudart.so.13 -l:libcuda.so.1 -Wl,-rpath,"$peers"
+
+names=("concertina balanced" "concertina lean")
+[ -x "$peers/replay" ] && names+=("PyTorch native" "PyTorch expandable")
+[ -x "$peers/replay_rmm" ] && names+=("RMM pool")
+
+# Runs the program of one name with the other arguments.
+run() {
+    local name=$1
+    shift
+    case $name in
+        concertina*)
+            LD_LIBRARY_PATH=$out${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} CONCERTINA_PEER_POLICY=${name#* } \
+                "$peers/replay_capi" --lib="$library" "$@" ;;
+        PyTorch*) "$peers/replay" --mode="${name#* }" "$@" ;;
+        RMM*) "$peers/replay_rmm" --mr=pool --initial=1 "$@" ;;
+    esac
+}
+
+raw=$out/raw.jsonl
+: > "$raw"
+for ((round = 1; round <= rounds; round++)); do
+    for name in "${names[@]}"; do
+        echo "round $round of $rounds: $name" >&2
+        # Broken rules of the fake driver end the run: they are told on the standard error.
+        { run "$name" --micro=all --repeats=1 --n="$pairs" --seed="$round"
+          run "$name" --repeats=1 --loops=2 "${traces[@]}"; } | sed "s/^{/{\"name\": \"$name\", /" >> "$raw"
+    done
+done
+
+processor=$(lscpu | sed -n 's/^Model name: *//p' | head -1)
+echo "$(date -I), $processor, $(nproc) CPUs, $(rustc --version | cut -d' ' -f1-2); $rounds rounds."
+awk -v names="$(IFS='|'; echo "${names[*]}")" -f "$here/tables.awk" "$raw"

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-mod block_table;
+mod address_table;
 mod peer;
 
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -1,6 +1,6 @@
 //! The allocator behind the C functions.
 //!
-//! Main types: [`Peer`], [`PeerError`]. Neighbours: `lib` has the functions; `block_table` finds an allocation by its address.
+//! Main types: [`Peer`], [`PeerError`]. Neighbours: `lib` has the functions; `address_table` finds an allocation by its address.
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use concertina::{Allocation, Allocator, Config, Layout, Policy, Stats, Stream};
 use concertina_cuda::cudarc::driver::sys::CUstream;
 use concertina_cuda::{Cuda, OpenError, Support};
 
-use crate::block_table::BlockTable;
+use crate::address_table::AddressTable;
 
 /// Bits of the addresses that CUDA gives: those of the host's processes, since CUDA 4 has them in common.
 const ADDRESS_BITS: u32 = 48;
@@ -48,7 +48,7 @@ pub(crate) fn policy() -> Result<(Policy, &'static core::ffi::CStr), PeerError> 
 pub(crate) struct Peer {
     allocator: Allocator<Cuda>,
     streams: Vec<Stream<Cuda>>,
-    blocks: BlockTable<Allocation<Cuda>>,
+    blocks: AddressTable<Allocation<Cuda>>,
     refused: AtomicU64,
 }
 
@@ -74,7 +74,7 @@ impl Peer {
             allocator.register_stream(stream)
         };
         let streams = streams.iter().map(register).collect();
-        let blocks = BlockTable::covering(ADDRESS_BITS);
+        let blocks = AddressTable::covering(ADDRESS_BITS);
         Ok(Self { allocator, streams, blocks, refused: AtomicU64::new(0) })
     }
 
@@ -87,7 +87,7 @@ impl Peer {
             return None;
         };
         let address = allocation.address().get();
-        match self.blocks.insert(address, allocation) {
+        match self.blocks.insert(address, bytes, allocation) {
             Ok(()) => Some(address),
             Err(allocation) => {
                 complain(format_args!("{allocation:?} can't be found again, and was freed"));
@@ -116,7 +116,8 @@ impl Peer {
             complain(format_args!("a use of {address:#x}: {error}"));
         }
         // It is still live, so that its place is its own.
-        drop(self.blocks.insert(address, allocation));
+        let bytes = allocation.bytes();
+        drop(self.blocks.insert(address, bytes, allocation));
     }
 
     /// Gives back what is free.

@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
 # Host time of Concertina, of PyTorch's allocator and of RMM's pool, each in the same replay program over the same fake
-# CUDA: prints the tables of README.md, which says what the programs are and where they come from.
+# CUDA. README.md says what the programs are, and has the tables that this prints.
 #
-#   PEERS=DIR benches/peers/run.sh > tables.md
+#   PEERS=DIR benches/peers/run.sh             prints the tables
+#   PEERS=DIR benches/peers/run.sh --write     puts them into README.md
 #
 # PEERS    where the programs are: replay, replay_capi, replay_rmm, libcuda.so.1, libcudart.so.13. One that is not there is
 #          left out, but for replay_capi and the two libraries.
 # TRACES   traces to replay (t1 t2 t7 s6 s7 of benches/traces)
 # ROUNDS   how often each program runs, in turn with the others (7)
 # PAIRS    pairs of an allocation and a free in a micro benchmark (1000000)
+# QUIET    seconds to wait, before each timing, for other processes to leave the machine alone (0)
 # OUT      where builds and raw results go (target/peers)
 set -euo pipefail
+case ${1:-} in
+    '' | --write) ;;
+    *) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 peers=$(cd "${PEERS:?the directory with the replay programs: see benches/peers/README.md}" && pwd)
 rounds=${ROUNDS:-7}
 pairs=${PAIRS:-1000000}
+quiet=${QUIET:-0}
 target=${CARGO_TARGET_DIR:-$root/target}
 out=${OUT:-$target/peers}
 bundled=$root/benches/traces
@@ -48,7 +55,7 @@ run() {
             LD_LIBRARY_PATH=$out${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} CONCERTINA_PEER_POLICY=${name#* } \
                 "$peers/replay_capi" --lib="$library" "$@" ;;
         PyTorch*) "$peers/replay" --mode="${name#* }" "$@" ;;
-        RMM*) "$peers/replay_rmm" --mr=pool --initial=1 "$@" ;;
+        RMM*) "$peers/replay_rmm" --mr=pool "$@" ;;
     esac
 }
 
@@ -57,12 +64,28 @@ raw=$out/raw.jsonl
 for ((round = 1; round <= rounds; round++)); do
     for name in "${names[@]}"; do
         echo "round $round of $rounds: $name" >&2
-        # Broken rules of the fake driver end the run: they are told on the standard error.
-        { run "$name" --micro=all --repeats=1 --n="$pairs" --seed="$round"
-          run "$name" --repeats=1 --loops=2 "${traces[@]}"; } | sed "s/^{/{\"name\": \"$name\", /" >> "$raw"
+        # Rules of the driver that an allocator breaks end the run: the fake tells them on the standard error.
+        { run "$name" --micro=all --repeats=1 --quiet="$quiet" --n="$pairs" --seed="$round"
+          run "$name" --repeats=1 --quiet="$quiet" --loops=2 "${traces[@]}"; } | sed "s/^{/{\"name\": \"$name\", /" >> "$raw"
     done
 done
 
-processor=$(lscpu | sed -n 's/^Model name: *//p' | head -1)
-echo "$(date -I), $processor, $(nproc) CPUs, $(rustc --version | cut -d' ' -f1-2); $rounds rounds."
-awk -v names="$(IFS='|'; echo "${names[*]}")" -f "$here/tables.awk" "$raw"
+tables() {
+    local processor
+    processor=$(lscpu | sed -n 's/^Model name: *//p' | head -1)
+    echo "$(date -I), $processor, $(nproc) CPUs, $(rustc --version | cut -d' ' -f1-2), $rounds rounds."
+    awk -v names="$(IFS='|'; echo "${names[*]}")" -f "$here/tables.awk" "$raw"
+}
+
+if [ "${1:-}" = --write ]; then
+    # What stands between the two marks goes.
+    tables > "$out/tables.md"
+    awk -v tables="$out/tables.md" '
+        /^<!-- end of tables -->$/ { inside = 0 }
+        !inside { print }
+        /^<!-- tables -->$/ { inside = 1; print ""; while ((getline line < tables) > 0) print line; print "" }
+    ' "$here/README.md" > "$out/README.md"
+    cp "$out/README.md" "$here/README.md"
+else
+    tables
+fi

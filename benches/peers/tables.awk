@@ -25,6 +25,11 @@ function median(key,    n, i, j, t, sorted) {
     return n % 2 ? sorted[(n + 1) / 2] : (sorted[n / 2] + sorted[n / 2 + 1]) / 2
 }
 
+function size(bytes,    unit) {
+    for (unit = 1; bytes >= 1024 && bytes % 1024 == 0; unit++) bytes /= 1024
+    return bytes " " substr("B  KiBMiB", 3 * unit - 2, unit > 1 ? 3 : 1)
+}
+
 function head(title,    i, line, rule) {
     line = "| " title " |"; rule = "| --- |"
     for (i = 1; i <= column_count; i++) { line = line " " columns[i] " |"; rule = rule " --- |" }
@@ -55,8 +60,9 @@ BEGIN { column_count = split(names, columns, "|") }
     if (value("fake_misuse") + 0) misuse++
     if (value("bench") != "") {
         what = value("bench")
-        sub(/^hot_/, "hot ", what); sub(/^mix_1000_1thread$/, "mix of 1,000", what)
-        sub(/^mix_1000_2threads_2streams$/, "the same, two threads", what)
+        if (sub(/^hot_/, "", what)) what = "hot " size(what)
+        sub(/^mix_1000_1thread$/, "mix of 1,000", what)
+        sub(/^mix_1000_2threads_2streams$/, "mix, two threads", what)
         add("micro " what, value("chunk_best"), value("chunk_median"))
     } else if (value("completed") == "true") {
         what = value("trace"); sub(/_.*/, "", what)
@@ -73,7 +79,7 @@ BEGIN { column_count = split(names, columns, "|") }
 }
 
 END {
-    printf "Others kept %.2f CPUs busy meanwhile; the fake driver saw %d broken rules.\n", busy / busy_count, misuse
+    printf "Other processes used %.2f CPUs meanwhile. Rules of the driver that were broken: %d.\n", busy / busy_count, misuse
     table("ns a pair", "micro ", 0, 1)
     table("ns an event, warm", "warm ", 0, 1)
     table("ns an event, cold", "cold ", 0, 1)

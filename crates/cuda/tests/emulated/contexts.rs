@@ -203,7 +203,7 @@ fn a_borrowed_stream_is_not_destroyed() {
     // SAFETY: a stream of the context, which lives longer than what is made here.
     let ours = unsafe { Stream::borrowed(&context, theirs.cu_stream()) };
     // SAFETY: null is the legacy default stream of any context.
-    let default = unsafe { Stream::borrowed(&context, std::ptr::null_mut()) };
+    let default = unsafe { Stream::borrowed(&context, ptr::null_mut()) };
     assert!(ours.cuda_stream().is_none());
     let kept = Arc::strong_count(&context);
     let event = cuda.event_create().unwrap();

@@ -61,12 +61,20 @@ run() {
 
 raw=$out/raw.jsonl
 : > "$raw"
-for ((round = 1; round <= rounds; round++)); do
+# Runs every program once with these arguments, one after the other. Rules of the driver that an allocator breaks end it: the
+# fake tells them on the standard error.
+each() {
     for name in "${names[@]}"; do
-        echo "round $round of $rounds: $name" >&2
-        # Rules of the driver that an allocator breaks end the run: the fake tells them on the standard error.
-        { run "$name" --micro=all --repeats=1 --quiet="$quiet" --n="$pairs" --seed="$round"
-          run "$name" --repeats=1 --quiet="$quiet" --loops=2 "${traces[@]}"; } | sed "s/^{/{\"name\": \"$name\", /" >> "$raw"
+        run "$name" --repeats=1 --quiet="$quiet" "$@" | sed "s/^{/{\"name\": \"$name\", /" >> "$raw"
+    done
+}
+
+for ((round = 1; round <= rounds; round++)); do
+    echo "round $round of $rounds" >&2
+    each --micro=all --n="$pairs" --seed="$round"
+    # A replay is short, and not in parts.
+    for _ in 1 2 3; do
+        each --loops=2 "${traces[@]}"
     done
 done
 

@@ -45,7 +45,8 @@ fn new_stream(cuda: &Cuda) -> Result<Stream, TargetError> {
 }
 
 fn synchronize_stream(stream: &Stream) -> Result<(), TargetError> {
-    stream.cuda_stream().synchronize().map_err(refused)
+    // All of them are made above.
+    stream.cuda_stream().map_or(Ok(()), |stream| stream.synchronize()).map_err(refused)
 }
 
 fn synchronize_device(cuda: &Cuda) -> Result<(), TargetError> {

@@ -46,7 +46,7 @@ impl Cuda {
     }
 
     pub(crate) fn check_stream(&self, call: Call, stream: &Stream) -> Result<(), DriverError> {
-        self.check_context(call, "a stream", stream.cuda_stream().context())?;
+        self.check_context(call, "a stream", stream.context())?;
         match stream.foreign_thread() {
             None => Ok(()),
             Some(thread) => {

@@ -4,12 +4,12 @@
 //! graph's memory, and implements [`GraphMemory`]; cudarc captures and instantiates.
 
 use core::fmt;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaGraph, DriverError, result};
+use cudarc::driver::{CudaGraph, CudaStream, DriverError, result};
 
 use crate::buffer::{Registered, Sealed};
-use crate::stream::Stream;
 
 /// A step in the life of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl<P: GraphMemory> Graph<P> {
     /// so are those of buffers that were made in the capture and live on. No other launch of the pool on the way writes
     /// what this one leaves to be read.
     pub unsafe fn launch(&self, stream: &P::Stream) -> Result<(), P::Error> {
-        let cuda_stream = stream.as_ref().stream().cuda_stream();
+        let cuda_stream = stream.as_ref().cuda_stream();
         let launched = self.pool.launch(stream, || {
             cuda_stream.context().bind_to_thread()?;
             // SAFETY: graph and stream are alive, since we borrow their owners; this thread alone has the graph, which is
@@ -123,14 +123,14 @@ impl<P: GraphMemory> Graph<P> {
 }
 
 /// A capture that has begun. If nobody ends it, a panic is on its way.
-struct Begun<'a>(Option<&'a Stream>);
+struct Begun<'a>(Option<&'a Arc<CudaStream>>);
 
 impl Begun<'_> {
     fn end(&mut self) -> Result<CudaGraph, GraphError> {
         let Some(stream) = self.0.take() else { return Err(GraphError::NoGraph) };
         // Graphs with allocations of the driver's own in them, which are none of ours, may be launched again.
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-        let ended = stream.cuda_stream().end_capture(flags).map_err(refused(GraphStep::End))?;
+        let ended = stream.end_capture(flags).map_err(refused(GraphStep::End))?;
         ended.ok_or(GraphError::NoGraph)
     }
 }
@@ -152,11 +152,11 @@ impl Drop for Begun<'_> {
 /// # Errors
 /// If the capture could not begin; `record` was not called then.
 pub fn capture<T>(
-    stream: &Stream,
+    stream: &Arc<CudaStream>,
     record: impl FnOnce() -> T,
 ) -> Result<(Result<CudaGraph, GraphError>, T), GraphError> {
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    stream.cuda_stream().begin_capture(mode).map_err(refused(GraphStep::Begin))?;
+    stream.begin_capture(mode).map_err(refused(GraphStep::Begin))?;
     let mut begun = Begun(Some(stream));
     let recorded = record();
     Ok((begun.end(), recorded))

@@ -1,11 +1,11 @@
 //! Streams of the program, kept alive.
 //!
-//! Main type: [`Stream`]. Neighbours: `driver` records events and queues waits on it.
+//! Main types: [`Stream`], [`Owner`]. Neighbours: `driver` records events and queues waits on it.
 
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use cudarc::driver::{CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use crate::exit::UnlessExiting;
 
@@ -20,31 +20,76 @@ const PER_THREAD: usize = 2;
 /// takes over memory of that stream. Streams made with `CudaContext::new_stream` have no such limit.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    stream: UnlessExiting<Arc<CudaStream>>,
+    owner: Owner,
     // Of a per-thread default stream: whose.
     thread: Option<ThreadId>,
 }
 
+/// Who keeps the stream alive.
+#[derive(Clone, Debug)]
+enum Owner {
+    /// This value, with cudarc's.
+    Shared(UnlessExiting<Arc<CudaStream>>),
+    /// The program, which has promised it; kept is the context only.
+    Program { raw: sys::CUstream, context: UnlessExiting<Arc<CudaContext>> },
+}
+
+// SAFETY: `raw` is a name that the driver takes from any thread, which `CudaStream` relies on as well; that of a
+// per-thread default stream is used by its thread only (`foreign_thread`).
+unsafe impl Send for Owner {}
+// SAFETY: as above; the value itself never changes.
+unsafe impl Sync for Owner {}
+
 impl Stream {
     /// Keeps `stream` alive and stands for it.
     pub fn new(stream: Arc<CudaStream>) -> Self {
-        let per_thread = stream.cu_stream() as usize == PER_THREAD;
-        Self { stream: UnlessExiting::new(stream), thread: per_thread.then(|| thread::current().id()) }
+        Self::owned_by(Owner::Shared(UnlessExiting::new(stream)))
     }
 
-    /// The program's stream.
-    pub fn cuda_stream(&self) -> &Arc<CudaStream> {
-        &self.stream
+    /// Stands for a stream that a program has by the driver's name for it, such as one not written in Rust. A null pointer
+    /// is the legacy default stream. The context is kept alive, the stream is not.
+    ///
+    /// # Safety
+    /// `raw` is a stream of this context, and is not destroyed while a clone of this value exists. (An allocator keeps one
+    /// until the stream's last handle and last block have gone.)
+    pub unsafe fn borrowed(context: &Arc<CudaContext>, raw: sys::CUstream) -> Self {
+        Self::owned_by(Owner::Program { raw, context: UnlessExiting::new(Arc::clone(context)) })
+    }
+
+    fn owned_by(owner: Owner) -> Self {
+        let mut stream = Self { owner, thread: None };
+        if stream.raw() as usize == PER_THREAD {
+            stream.thread = Some(thread::current().id());
+        }
+        stream
+    }
+
+    /// The program's stream, where cudarc has it: not of one that is [borrowed](Self::borrowed).
+    pub fn cuda_stream(&self) -> Option<&Arc<CudaStream>> {
+        match &self.owner {
+            Owner::Shared(stream) => Some(stream),
+            Owner::Program { .. } => None,
+        }
     }
 
     pub(crate) fn raw(&self) -> sys::CUstream {
-        self.stream.cu_stream()
+        match &self.owner {
+            Owner::Shared(stream) => stream.cu_stream(),
+            Owner::Program { raw, .. } => *raw,
+        }
+    }
+
+    pub(crate) fn context(&self) -> &CudaContext {
+        match &self.owner {
+            Owner::Shared(stream) => stream.context(),
+            Owner::Program { context, .. } => context,
+        }
     }
 
     /// Whether `other` is this very stream, in the calling thread.
     pub(crate) fn is_same(&self, other: &CudaStream) -> bool {
         self.raw() == other.cu_stream()
-            && self.cuda_stream().context().cu_ctx() == other.context().cu_ctx()
+            && self.context().cu_ctx() == other.context().cu_ctx()
             && self.foreign_thread().is_none()
     }
 

@@ -29,6 +29,7 @@ pub(super) const LAYERS: &[Layer] = &[
     layer("crates/baselines", "concertina-baselines"),
     layer("crates/concertina", "concertina"),
     layer("crates/capi", "concertina-capi"),
+    layer("benches/peer-capi", "concertina-peer-capi"),
     layer("benches", "concertina-bench"),
     layer("xtask", "xtask"),
 ];

@@ -59,7 +59,7 @@ impl Stream {
         record: impl FnOnce() -> Result<T, E>,
     ) -> Result<(Graph, T), E> {
         let scope = self.as_allocator_stream().capture(pool).map_err(Error::from)?;
-        let captured = concertina_cuda::capture(self.home().registered.stream(), record);
+        let captured = concertina_cuda::capture(self.cuda_stream(), record);
         let ended = scope.end();
         let (graph, recorded) = captured.map_err(Error::from)?;
         // What went wrong first.

@@ -135,11 +135,11 @@ impl Memory {
         streams.retain(|_, registration| registration.strong_count() > 0);
         let kept = concertina_cuda::Stream::from(stream);
         let handle = match rule {
-            Some(rule) => shared.allocator.register_stream_with(kept.clone(), rule),
-            None => shared.allocator.register_stream(kept.clone()),
+            Some(rule) => shared.allocator.register_stream_with(kept, rule),
+            None => shared.allocator.register_stream(kept),
         };
         let core = Arc::clone(handle.core());
-        let registered = Registered::new(kept, Arc::clone(&core.clock));
+        let registered = Registered::new(stream, Arc::clone(&core.clock));
         let home = Arc::new(Home { memory: Arc::clone(shared), core, registered });
         let registration = Arc::new(Registration { home, stream: handle });
         streams.insert(name, Arc::downgrade(&registration));

@@ -41,7 +41,7 @@ impl Stream {
 
     /// The stream of the driver.
     pub fn cuda_stream(&self) -> &Arc<CudaStream> {
-        self.home().registered.stream().cuda_stream()
+        self.home().registered.cuda_stream()
     }
 
     /// The allocator's number for it.

@@ -82,7 +82,7 @@ macro_rules! window {
             }
 
             fn stream(&self) -> &Arc<CudaStream> {
-                self.owner().home().registered().stream().cuda_stream()
+                self.owner().home().registered().cuda_stream()
             }
         }
 

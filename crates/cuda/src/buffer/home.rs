@@ -9,6 +9,7 @@ use cudarc::driver::CudaStream;
 
 use super::error::BufferError;
 use crate::cuda::Cuda;
+use crate::exit::UnlessExiting;
 use crate::stream::Stream;
 
 /// Seals [`Home`]. It is public since the implementation lies in another crate of this project, and no part of the
@@ -20,14 +21,20 @@ pub trait Sealed {}
 /// A stream with the clock that it is registered under.
 #[derive(Clone, Debug)]
 pub struct Registered {
+    cuda_stream: UnlessExiting<Arc<CudaStream>>,
     stream: Stream,
     clock: Arc<StreamClock>,
 }
 
 impl Registered {
     /// Joins a stream and its clock.
-    pub fn new(stream: Stream, clock: Arc<StreamClock>) -> Self {
-        Self { stream, clock }
+    pub fn new(stream: &Arc<CudaStream>, clock: Arc<StreamClock>) -> Self {
+        Self { cuda_stream: UnlessExiting::new(Arc::clone(stream)), stream: stream.into(), clock }
+    }
+
+    /// The stream, as cudarc has it.
+    pub fn cuda_stream(&self) -> &Arc<CudaStream> {
+        &self.cuda_stream
     }
 
     /// The stream.

@@ -118,7 +118,7 @@ impl<H: Home> Owner<H> {
             BufferError::Order(error) => error.kind,
             _ => DriverErrorKind::Invalid,
         };
-        let context = self.home.registered().stream().cuda_stream().context();
+        let context = self.home.registered().cuda_stream().context();
         context.record_err(Err::<(), _>(cudarc::driver::DriverError(nearest_code(kind))));
         false
     }

@@ -26,11 +26,11 @@ fn a_capture_is_seen() {
     let stream = stream(&context);
     let status = || cuda.capture_status(&stream).unwrap();
     assert_eq!(status(), CaptureStatus::None);
-    stream.cuda_stream().begin_capture(GLOBAL).unwrap();
+    stream.cuda_stream().unwrap().begin_capture(GLOBAL).unwrap();
     assert_eq!(status(), CaptureStatus::Active);
-    stream.cuda_stream().synchronize().unwrap_err();
+    stream.cuda_stream().unwrap().synchronize().unwrap_err();
     assert_eq!(status(), CaptureStatus::Invalidated);
-    assert!(stream.cuda_stream().end_capture(FLAGS).is_err());
+    assert!(stream.cuda_stream().unwrap().end_capture(FLAGS).is_err());
     assert_eq!(status(), CaptureStatus::None);
     drop((stream, cuda, context));
     machine.ends_empty();
@@ -44,7 +44,7 @@ fn our_calls_break_no_capture() {
     let (captured, other) = (stream(&context), stream(&context));
     let before = cuda.event_create().unwrap();
     for mode in [GLOBAL, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL] {
-        captured.cuda_stream().begin_capture(GLOBAL).unwrap();
+        captured.cuda_stream().unwrap().begin_capture(GLOBAL).unwrap();
         assert_eq!(exchange(mode), GLOBAL);
 
         Page::new(&cuda).give_back(&cuda);
@@ -62,7 +62,7 @@ fn our_calls_break_no_capture() {
 
         assert_eq!(cuda.capture_status(&captured).unwrap(), CaptureStatus::Active);
         assert_eq!(exchange(GLOBAL), mode, "the thread's mode is the program's");
-        drop(captured.cuda_stream().end_capture(FLAGS).unwrap().expect("a graph"));
+        drop(captured.cuda_stream().unwrap().end_capture(FLAGS).unwrap().expect("a graph"));
     }
     // The calls that are asked of a stream itself are not made in another mode: the most frequent ones.
     let exchanged = machine.calls("cuThreadExchangeStreamCaptureMode");
@@ -81,11 +81,11 @@ fn a_captured_event_is_refused() {
     let (context, cuda) = machine.program(0);
     let captured = stream(&context);
     let event = cuda.event_create().unwrap();
-    captured.cuda_stream().begin_capture(GLOBAL).unwrap();
+    captured.cuda_stream().unwrap().begin_capture(GLOBAL).unwrap();
     cuda.event_record(&event, &captured).unwrap();
     let error = cuda.event_query(&event).unwrap_err();
     assert!(error.detail.starts_with("CUDA_ERROR_CAPTURED_EVENT (907)"), "{error}");
-    assert!(captured.cuda_stream().end_capture(FLAGS).is_err(), "the query breaks the capture");
+    assert!(captured.cuda_stream().unwrap().end_capture(FLAGS).is_err(), "the query breaks the capture");
     drop((event, captured, cuda, context));
     machine.ends_empty();
 }

@@ -188,8 +188,37 @@ fn a_stream_is_kept_alive() {
     let event = cuda.event_create().unwrap();
     cuda.event_record(&event, &again).unwrap();
     cuda.event_synchronize(&event).unwrap();
-    assert_eq!(Arc::strong_count(again.cuda_stream()), 1);
+    assert_eq!(Arc::strong_count(again.cuda_stream().unwrap()), 1);
     drop((event, again, cuda, context));
+    machine.ends_empty();
+}
+
+/// A stream that the program has by its name: the context is kept, and the stream stays the program's.
+#[test]
+fn a_borrowed_stream_is_not_destroyed() {
+    let machine = Machine::new(&two());
+    let (context, cuda) = machine.program(0);
+    let (_, other) = machine.program(1);
+    let theirs = context.new_stream().unwrap();
+    // SAFETY: a stream of the context, which lives longer than what is made here.
+    let ours = unsafe { Stream::borrowed(&context, theirs.cu_stream()) };
+    // SAFETY: null is the legacy default stream of any context.
+    let default = unsafe { Stream::borrowed(&context, ptr::null_mut()) };
+    assert!(ours.cuda_stream().is_none());
+    let kept = Arc::strong_count(&context);
+    let event = cuda.event_create().unwrap();
+    for stream in [ours.clone(), default] {
+        cuda.event_record(&event, &stream).unwrap();
+        cuda.stream_wait(&stream, &event).unwrap();
+        cuda.event_synchronize(&event).unwrap();
+        let foreign = other.event_create().unwrap();
+        assert_eq!(other.event_record(&foreign, &stream).unwrap_err().kind, DriverErrorKind::Invalid);
+    }
+    drop(ours);
+    assert_eq!(Arc::strong_count(&context), kept - 2);
+    theirs.synchronize().unwrap();
+    assert_eq!(machine.calls("cuStreamDestroy_v2"), 2, "those of the two trials");
+    drop((event, theirs, cuda, other, context));
     machine.ends_empty();
 }
 

@@ -202,7 +202,8 @@ impl<D: Driver> Heap<D> {
     ///
     /// A window slides over the hole. Pages that enter it are looked at from its end: behind a taken one, all places
     /// that contain it are passed over without a look at their other pages. (Most pages of a large hole are taken when
-    /// events are late, and to look at one costs several cache misses.)
+    /// events are late, and to look at one costs several cache misses.) Passed over, too, are places that can't need
+    /// fewer, as they still contain the pages that need a map.
     fn fewest_maps_in(
         &self,
         hole: &Hole,
@@ -243,13 +244,17 @@ impl<D: Driver> Heap<D> {
                 None => {
                     sum += sum_of(&known[new]);
                     seen = window;
-                    if best.is_none_or(|(fewest, _)| sum < fewest) {
+                    let fewest = best.map_or(u32::MAX, |(fewest, _)| fewest).min(sum);
+                    if best.is_none_or(|(known, _)| fewest < known) {
                         best = Some((sum, start));
-                        if sum == 0 {
-                            break;
-                        }
                     }
-                    window.first + 1
+                    if fewest == 0 {
+                        break;
+                    }
+                    // A place needs fewer only if it leaves so many of these maps behind.
+                    let mut maps =
+                        (window.first..).zip(&known[at(window.first)..]).filter(|(_, maps)| **maps > 0);
+                    maps.nth((sum - fewest) as usize).map_or(window.first, |(page, _)| page) + 1
                 }
             };
             let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)

@@ -273,7 +273,8 @@ impl<D: Driver> Heaps<D> {
     /// those on the device; and then the frames that this frees. As few as will do.
     fn take_back_pending(&self, cell: &HeapCell<D>, claim: &mut Claim<D>) {
         let waiter = cell.key().stream;
-        let mut cells = self.cells();
+        // No others have a page that would come free.
+        let mut cells = self.cells_that_may_give();
         // The block's own stream first: its frames need no further wait.
         cells.sort_by_key(|other| other.key().stream != waiter);
         for other in cells {

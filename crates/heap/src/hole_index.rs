@@ -1,12 +1,13 @@
 //! The index of holes: finds the smallest hole that fits, the lowest address among equals.
 //!
-//! Main types: [`HoleIndex`], [`Hole`]. Neighbours: `heap` keeps it in step with the blocks.
+//! Main types: [`HoleIndex`], [`Hole`]. Neighbours: `heap` keeps it in step with the blocks; `hole_class` is
+//! one class.
 //!
 //! Two levels, as in a two-level segregated fit (Masmano et al., "TLSF", ECRTS 2004): a class for each of 64 parts of a
 //! power of two, a bitmap of classes that have holes, and inside a class the holes in order, so that the fit is exact.
 //! (A fit that takes any hole of a class doubled the maps on the trace t2.)
 
-use concertina_vmm::sync::CACHE_LINES_BYTES;
+use crate::hole_class::{At, Class};
 
 /// Bits of a size that tell classes apart, below its highest.
 const CLASS_BITS: u32 = 6;
@@ -64,14 +65,14 @@ pub struct Found {
     /// The hole.
     pub hole: Hole,
     class: usize,
-    at: usize,
+    at: At,
 }
 
 /// All holes of a heap by size.
 #[derive(Debug)]
 pub struct HoleIndex {
     // Empty until the first hole comes: a heap of a stream that allocates nothing costs nothing.
-    classes: Vec<Vec<Hole>>,
+    classes: Vec<Class>,
     filled: [u64; WORDS],
     // Which words of `filled` are not zero.
     summary: u32,
@@ -97,20 +98,14 @@ impl HoleIndex {
     pub fn insert(&mut self, hole: Hole) {
         let class = class_of(hole.steps);
         if self.classes.is_empty() {
-            self.classes.resize_with(CLASSES, Vec::new);
+            self.classes.resize_with(CLASSES, Class::default);
         }
         let holes = &mut self.classes[class];
         if holes.is_empty() {
             self.filled[class / 64] |= 1 << (class % 64);
             self.summary |= 1 << (class / 64);
-            if holes.capacity() == 0 {
-                holes.reserve(CACHE_LINES_BYTES / size_of::<Hole>());
-            }
-            holes.push(hole);
-        } else {
-            let at = holes.partition_point(|known| *known < hole);
-            holes.insert(at, hole);
         }
+        holes.insert(hole);
         self.holes += 1;
     }
 
@@ -135,47 +130,32 @@ impl HoleIndex {
     #[inline]
     fn find(&self, hole: Hole) -> Found {
         let class = class_of(hole.steps);
-        let holes = &self.classes[class];
-        // Most classes have one hole, or few.
-        let at = if holes[0] == hole { 0 } else { holes.partition_point(|known| *known < hole) };
-        assert!(holes[at] == hole, "{hole:?} is in the index");
+        let at = self.classes[class].find(hole).expect("every hole is in the index");
         Found { hole, class, at }
     }
 
     #[inline]
     fn remove_at(&mut self, Found { class, at, .. }: Found) {
         let holes = &mut self.classes[class];
-        if holes.len() == 1 {
-            holes.clear();
+        if holes.is_single() {
             self.filled[class / 64] &= !(1 << (class % 64));
             if self.filled[class / 64] == 0 {
                 self.summary &= !(1 << (class / 64));
             }
-        } else {
-            holes.remove(at);
         }
+        holes.remove(at);
         self.holes -= 1;
     }
 
     /// Puts a hole in the place of the one that [`HoleIndex::best`] found just now.
     #[inline]
     pub fn replace_at(&mut self, found: Found, new: Hole) {
-        if class_of(new.steps) != found.class {
+        if class_of(new.steps) == found.class {
+            self.classes[found.class].replace(found.at, new);
+        } else {
             self.remove_at(found);
             self.insert(new);
-            return;
         }
-        let holes = &mut self.classes[found.class];
-        let mut at = found.at;
-        while at > 0 && new < holes[at - 1] {
-            holes[at] = holes[at - 1];
-            at -= 1;
-        }
-        while at + 1 < holes.len() && holes[at + 1] < new {
-            holes[at] = holes[at + 1];
-            at += 1;
-        }
-        holes[at] = new;
     }
 
     /// Takes out the one that [`HoleIndex::best`] found just now.
@@ -192,10 +172,6 @@ impl HoleIndex {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.holes == 0
-    }
-
-    fn class(&self, class: usize) -> &[Hole] {
-        self.classes.get(class).map_or(&[], Vec::as_slice)
     }
 
     // The first class at or after `class` that has a hole.
@@ -216,34 +192,40 @@ impl HoleIndex {
         Some(word * 64 + self.filled[word].trailing_zeros() as usize)
     }
 
+    // The first hole of at least so many steps in their own class.
+    #[inline]
+    fn best_of_class(&self, steps: u32) -> Option<Found> {
+        let class = class_of(steps);
+        let holes = self.classes.get(class)?;
+        // Smaller sizes have a class each.
+        let found = if steps < EXACT { holes.smallest() } else { holes.search(|hole| hole.steps < steps) };
+        found.map(|(at, hole)| Found { hole, class, at })
+    }
+
     /// The best fit: the smallest hole of at least `steps`, at the lowest address.
     #[inline]
     pub fn best(&self, steps: u32) -> Option<Found> {
-        let class = class_of(steps);
-        let holes = self.class(class);
-        // Sizes below have a class each.
-        let at = if steps < EXACT { 0 } else { holes.partition_point(|hole| hole.steps < steps) };
-        if let Some(&hole) = holes.get(at) {
-            return Some(Found { hole, class, at });
-        }
-        let class = self.next_filled(class + 1)?;
-        Some(Found { hole: self.classes[class][0], class, at: 0 })
+        self.best_of_class(steps).or_else(|| {
+            let class = self.next_filled(class_of(steps) + 1)?;
+            let (at, hole) = self.classes[class].smallest()?;
+            Some(Found { hole, class, at })
+        })
     }
 
     /// The largest hole.
     pub fn largest(&self) -> Option<Hole> {
         let word = self.filled.iter().rposition(|word| *word != 0)?;
         let class = word * 64 + 63 - self.filled[word].leading_zeros() as usize;
-        self.classes[class].last().copied()
+        self.classes[class].largest()
     }
 
     /// All holes of at least `steps`, the best fit first.
     pub fn from(&self, steps: u32) -> impl Iterator<Item = Hole> + '_ {
-        let first = class_of(steps);
-        let at = self.class(first).partition_point(|hole| hole.steps < steps);
-        let rest = std::iter::successors(self.next_filled(first + 1), |class| self.next_filled(class + 1))
-            .flat_map(|class| self.class(class).iter());
-        self.class(first)[at..].iter().chain(rest).copied()
+        let own = self.best_of_class(steps);
+        let own = own.into_iter().flat_map(|found| self.classes[found.class].from(Some(found.at)));
+        let larger = self.next_filled(class_of(steps) + 1);
+        let larger = std::iter::successors(larger, |class| self.next_filled(class + 1));
+        own.chain(larger.flat_map(|class| self.classes[class].from(None)))
     }
 }
 

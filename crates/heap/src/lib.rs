@@ -20,6 +20,7 @@ pub mod graph;
 pub mod growable;
 pub mod heap;
 pub mod heaps;
+mod hole_class;
 pub mod hole_index;
 mod idle;
 mod ladder;

@@ -95,6 +95,11 @@ impl ByHandle {
         &self.allocator
     }
 
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.allocator.granularity_bytes()
+    }
+
     /// Calls about memory that were made on the device.
     pub fn driver_calls(&self) -> u64 {
         self.device.counts().memory_calls()

@@ -1,7 +1,7 @@
 //! Threads that allocate and free side by side: how much do they slow one another?
 //!
-//! Main types: [`Crew`], [`Sharing`], [`Handover`]. Neighbours: `benches/threads.rs` times them with criterion,
-//! `examples/thread_scaling.rs` prints a table of ratios.
+//! Main types: [`Crew`], [`Sharing`], [`Handover`]. Neighbours: `side_by_side` times them while all run;
+//! `benches/threads.rs` times them with criterion, `examples/thread_scaling.rs` prints a table of ratios.
 //!
 //! Every pair finds a place whose pages are all held: a run asserts that no driver call was made. Two variants can only
 //! be compared within one run of a program, by turns: what the machine does beside it changes from second to second.
@@ -14,18 +14,13 @@ use std::time::{Duration, Instant};
 use concertina::{Allocation, Allocator, Config, Layout, Stream};
 use concertina_emulator::{Emulator, EmulatorConfig};
 
+use crate::side_by_side::ns_while_all_run;
+
 /// Sizes in bytes that each thread asks for by turns: bins, parts of a page, many pages.
 const SIZES: [u64; 4] = [512, 64 << 10, 1 << 20, 20 << 20];
 
 /// Blocks of 64 KiB that stay live on each stream, so that its heaps are not empty.
 const NEIGHBOURS: usize = 200;
-
-/// Pairs between two looks at the clock.
-pub const CHUNK: u64 = 256;
-
-/// A chunk that took this long was interrupted: some 20 times what it takes by itself, and less than a slice of the
-/// scheduler.
-pub const INTERRUPTED: Duration = Duration::from_micros(500);
 
 /// Blocks that are on their way to the thread that frees them, at most.
 const ON_THE_WAY: usize = 64;
@@ -156,52 +151,12 @@ impl Crew {
         (self.members.len() as u64 * pairs) as f64 / self.run(pairs).as_secs_f64()
     }
 
-    /// Runs so many pairs on each thread, and returns the ns a pair took while *all* threads were running, one value for
-    /// each chunk of [`CHUNK`] pairs.
-    ///
-    /// On a loaded machine, or when the scheduler puts both threads on one processor, threads often run one after the
-    /// other, and then nothing can slow them. Those times are left out: a chunk counts if chunks of every other thread
-    /// cover it that took no longer than [`INTERRUPTED`].
+    /// Runs so many pairs on each thread, and returns the ns a pair took while all threads were running, one value for
+    /// each chunk: see [`ns_while_all_run`].
     pub fn ns_while_all_run(&self, pairs: u64) -> Vec<f64> {
-        let start = Barrier::new(self.members.len());
-        let chunks: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
-            let start = &start;
-            let work = |member: &Member| {
-                start.wait();
-                let mut begun = Instant::now();
-                let chunk = |_| {
-                    member.pairs(CHUNK);
-                    let ended = Instant::now();
-                    (std::mem::replace(&mut begun, ended), ended)
-                };
-                (0..pairs / CHUNK).map(chunk).collect()
-            };
-            let threads: Vec<_> =
-                self.members.iter().map(|member| scope.spawn(move || work(member))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no pair fails")).collect()
-        });
-        let running: Vec<Vec<(Instant, Instant)>> = chunks.iter().map(|chunks| running(chunks)).collect();
-        let counts = |&(begun, ended): &(Instant, Instant)| {
-            running.iter().all(|spans| {
-                let at = spans.partition_point(|(_, end)| *end < ended);
-                spans.get(at).is_some_and(|(start, _)| *start <= begun)
-            })
-        };
-        let ns = |(begun, ended): &(Instant, Instant)| (*ended - *begun).as_nanos() as f64 / CHUNK as f64;
-        chunks.iter().flatten().filter(|chunk| counts(chunk)).map(ns).collect()
+        let mut loops: Vec<_> = self.members.iter().map(|member| |pairs| member.pairs(pairs)).collect();
+        ns_while_all_run(&mut loops, pairs).concat()
     }
-}
-
-/// The times in which a thread was not interrupted: its chunks, joined where none took too long.
-fn running(chunks: &[(Instant, Instant)]) -> Vec<(Instant, Instant)> {
-    let mut spans: Vec<(Instant, Instant)> = Vec::new();
-    for &(begun, ended) in chunks.iter().filter(|(begun, ended)| *ended - *begun < INTERRUPTED) {
-        match spans.last_mut() {
-            Some((_, end)) if *end == begun => *end = ended,
-            _ => spans.push((begun, ended)),
-        }
-    }
-    spans
 }
 
 /// One thread allocates and another frees what it is given.

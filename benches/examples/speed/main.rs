@@ -10,7 +10,10 @@
 mod churn;
 mod hot;
 mod peers;
+mod replay;
+mod scale;
 mod table;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -20,7 +23,17 @@ use mimalloc::MiMalloc;
 static HOST: MiMalloc = MiMalloc;
 
 /// What can be asked for, in the order in which it is run.
-const SECTIONS: &[(&str, fn())] = &[("hot", hot::hot), ("single", hot::single), ("churn", churn::churn)];
+const SECTIONS: &[(&str, fn())] = &[
+    ("hot", hot::hot),
+    ("single", hot::single),
+    ("churn", churn::churn),
+    ("threads", threads::threads),
+    ("snapshot", threads::snapshot),
+    ("handover", threads::handover),
+    ("live", scale::live),
+    ("mapped", scale::mapped),
+    ("replay", replay::replay),
+];
 
 fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).collect();

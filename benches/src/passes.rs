@@ -14,6 +14,7 @@ use crate::catalogue::PolicyName;
 use crate::clocked_device::ClockedDevice;
 use crate::concertina_target::ConcertinaTarget;
 use crate::device::DeviceSpec;
+use crate::unlimited::Unlimited;
 
 /// Why a slot holds a block.
 const LIVE: &str = "a loaded trace names only live blocks";
@@ -62,6 +63,16 @@ impl Passes<'_> {
         let refused = |error| CaseError::SetUp { allocator: "concertina".to_owned(), error };
         let mut target = ConcertinaTarget::new(&device, policy).map_err(refused)?;
         (0..passes).map(|_| self.pass(&mut target, &device).map_err(refused)).collect()
+    }
+
+    /// Runs the trace so many times with nobody to allocate: what the loop takes by itself.
+    ///
+    /// # Errors
+    /// If no device can be made.
+    pub fn on_nobody(&self, passes: usize) -> Result<Vec<Pass>, CaseError> {
+        let device = self.clocked_device()?;
+        let refused = |error| CaseError::SetUp { allocator: "nobody".to_owned(), error };
+        (0..passes).map(|_| self.pass(&mut Unlimited::default(), &device).map_err(refused)).collect()
     }
 
     /// The device of a run, new.

@@ -56,6 +56,7 @@ fn run() -> Result<(), CaseError> {
         }
     }
     for (trace, runs) in traces.iter().zip(&runs) {
+        row(trace.name(), "(loop)", Passes { trace, device: &device }.on_nobody(ALLOCATORS)?);
         row(trace.name(), "cold", runs.iter().map(|passes| passes[0]).collect());
         row(trace.name(), "second", runs.iter().map(|passes| passes[1]).collect());
         row(trace.name(), "later", runs.iter().flat_map(|passes| passes[2..].to_vec()).collect());

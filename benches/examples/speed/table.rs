@@ -28,5 +28,11 @@ pub(crate) fn row(case: &str, contender: &str, spread: &Spread, base: Option<&Sp
 
 /// Nanoseconds with a decimal where it says something.
 pub(crate) fn ns(value: f64) -> String {
-    if value < 1_000.0 { format!("{value:.1}") } else { concertina_bench::number::count(value as u64) }
+    if value.is_nan() {
+        "none".to_owned()
+    } else if value < 1_000.0 {
+        format!("{value:.1}")
+    } else {
+        concertina_bench::number::count(value as u64)
+    }
 }

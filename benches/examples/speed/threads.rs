@@ -1,16 +1,19 @@
 //! What threads cost one another: churns side by side, a thread that looks at the figures of an allocator at work, and blocks
 //! that another thread frees.
 //!
-//! Neighbours: `concertina_bench::side_by_side` and `concertina_bench::threads` have the loops.
+//! Neighbours: `concertina_bench::side_by_side` runs threads at the same time.
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
 
-use concertina_bench::chunks::Spread;
+use concertina::Allocator;
+use concertina_bench::chunks::{Lane, Spread, Turns};
 use concertina_bench::churn::{Churn, Sizes};
-use concertina_bench::contender::ByHandle;
+use concertina_bench::contender::{ByHandle, Contender as _};
 use concertina_bench::side_by_side::ns_while_all_run;
-use concertina_bench::threads::{Crew, Handover, Sharing};
+use concertina_emulator::Emulator;
 
 use crate::table;
 
@@ -81,16 +84,29 @@ pub(crate) fn threads() {
     }
 }
 
-/// Pairs that the looking thread is asked for, for each time that it takes the statistics.
-const PAIRS_A_LOOK: u64 = 16;
-
-/// A loop that takes the statistics of an allocator.
-fn looks<'a>(at: &ByHandle) -> Box<dyn FnMut(u64) + Send + 'a> {
-    let allocator = at.allocator().clone();
-    Box::new(move |pairs| {
-        for _ in 0..pairs / PAIRS_A_LOOK {
-            black_box(allocator.stats());
-        }
+/// Runs a churn in chunks while another thread takes the statistics of an allocator again and again. Returns the times of the
+/// chunks, interrupted ones too, and the mean time of one look.
+fn chunks_beside_looks(
+    churn: &mut dyn FnMut(u64),
+    looked_at: Option<&Allocator<Emulator>>,
+) -> (Spread, Option<Duration>) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looks = looked_at.map(|allocator| {
+            let done = &done;
+            scope.spawn(move || {
+                let (begun, mut looks) = (Instant::now(), 0);
+                while !done.load(Ordering::Relaxed) {
+                    black_box(allocator.stats());
+                    looks += 1;
+                }
+                begun.elapsed() / looks.max(1)
+            })
+        });
+        let mut lanes = [Lane::new("churn", churn)];
+        let spread = Turns { rounds: 1, chunks: 400, pairs: 250 }.run(&mut lanes).remove(0);
+        done.store(true, Ordering::Relaxed);
+        (spread, looks.map(|looks| looks.join().expect("statistics don't panic")))
     })
 }
 
@@ -99,51 +115,145 @@ pub(crate) fn snapshot() {
     table::title(
         "snapshot: the churn of 1,000 blocks while another thread takes statistics, ns a pair",
         &[
-            "Counters are a part of the path and can't be switched off. Of the chunks during which both threads",
-            "ran; the ratio is to a thread that looks at another allocator, which slows the core as much.",
+            "`stats()` without a pause; counters are a part of the path and can't be switched off. The ratio is to",
+            "a thread that looks at another allocator, which slows the core as much. All chunks count.",
         ],
     );
-    let [watched, other, alone] = [(); 3].map(|()| ByHandle::new());
-    let (at_watched, at_other) = (looks(&watched), looks(&other));
-    let unwatched = ByHandle::new();
-    let mut sides = [
-        Side::new("looked at elsewhere", vec![churn(unwatched), at_other]),
-        Side::new("looked at", vec![churn(watched), at_watched]),
-        Side::new("nobody beside", vec![churn(alone)]),
+    let [watched, elsewhere, alone] = [(); 3].map(|()| ByHandle::new());
+    let at_watched = watched.allocator().clone();
+    // As many blocks, of which none comes or goes.
+    let other = Churn::new(ByHandle::new(), BLOCKS, Sizes::ALL);
+    let at_other = other.contender().allocator();
+    let mut variants = [
+        ("looks elsewhere", churn(elsewhere), Some(at_other)),
+        ("looks at it", churn(watched), Some(&at_watched)),
+        ("nobody looks", churn(alone), None),
     ];
-    by_turns(&mut sides);
-    table::head("statistics", "of looks elsewhere");
-    let spreads: Vec<Spread> = sides.iter().map(|side| Spread::of(side.ns[0].clone())).collect();
-    for (side, spread) in sides.iter().zip(&spreads) {
-        table::row(side.name, "concertina", spread, Some(&spreads[0]));
+    let mut times = [const { Vec::new() }; 3];
+    let mut looks = [const { Vec::new() }; 3];
+    for round in 0..ROUNDS {
+        for at in 0..variants.len() {
+            let at = (at + round) % variants.len();
+            let (_, churn, looked_at) = &mut variants[at];
+            let (spread, look) = chunks_beside_looks(churn, *looked_at);
+            times[at].extend(spread.times());
+            looks[at].extend(look.map(|look| look.as_nanos() as f64));
+        }
     }
-    let look = Spread::of(sides[1].ns[1].iter().map(|ns| ns * PAIRS_A_LOOK as f64).collect());
-    table::row("(one stats())", "concertina", &look, None);
+    table::head("other thread", "of looks elsewhere");
+    let spreads = times.map(Spread::of);
+    for ((name, ..), spread) in variants.iter().zip(&spreads) {
+        table::row(name, "concertina", spread, Some(&spreads[0]));
+    }
+    for (at, whose) in [(0, "of an allocator at rest"), (1, "of one at work")] {
+        let look = Spread::of(looks[at].clone());
+        println!(
+            "   one stats() {whose}, 1,000 live blocks: {} ns, the median of means",
+            table::ns(look.median())
+        );
+    }
 }
 
-/// Blocks of one measurement of a handover.
-const HANDED: u64 = 20_000;
+/// Blocks that are handed over at once.
+const BATCH: usize = 256;
+
+/// Batches of one turn.
+const BATCHES: usize = 80;
+
+/// Sizes in bytes by turns: bins, parts of a page, many pages.
+const HANDED: [u64; 4] = [512, 64 << 10, 1 << 20, 20 << 20];
+
+/// Who frees a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FreedBy {
+    Same,
+    /// While the first thread waits for the end of it.
+    OtherByTurns,
+    /// While the first thread allocates the next batch.
+    OtherMeanwhile,
+}
+
+/// Ns a block of each batch: of the allocations, and of the frees.
+fn hand_over(contender: &mut ByHandle, by: FreedBy) -> [Vec<f64>; 2] {
+    let ns = |begun: Instant| begun.elapsed().as_nanos() as f64 / BATCH as f64;
+    let mut batch = || {
+        let begun = Instant::now();
+        let blocks: Vec<_> =
+            HANDED.into_iter().cycle().take(BATCH).map(|bytes| contender.allocate(bytes)).collect();
+        (ns(begun), blocks)
+    };
+    let free = |blocks: Vec<_>| {
+        let begun = Instant::now();
+        drop(blocks);
+        ns(begun)
+    };
+    let mut allocated = Vec::new();
+    if by == FreedBy::Same {
+        let freed = (0..BATCHES).map(|_| {
+            let (ns, blocks) = batch();
+            allocated.push(ns);
+            free(blocks)
+        });
+        let freed = freed.collect();
+        return [allocated, freed];
+    }
+    let (sender, receiver) = sync_channel(1);
+    let (answers, answer) = sync_channel(1);
+    std::thread::scope(|scope| {
+        let freeing = scope.spawn(move || {
+            let mut freed = Vec::new();
+            for blocks in receiver {
+                freed.push(free(blocks));
+                if by == FreedBy::OtherByTurns {
+                    answers.send(()).expect("the first thread waits");
+                }
+            }
+            freed
+        });
+        for _ in 0..BATCHES {
+            let (ns, blocks) = batch();
+            allocated.push(ns);
+            sender.send(blocks).expect("the other thread takes all");
+            if by == FreedBy::OtherByTurns {
+                answer.recv().expect("the other thread answers");
+            }
+        }
+        drop(sender);
+        [allocated, freeing.join().expect("a free does not panic")]
+    })
+}
 
 /// Blocks that another thread frees.
 pub(crate) fn handover() {
     table::title(
-        "handover: blocks that another thread frees, through a channel of 64, ns a block",
+        "handover: blocks that another thread frees, 256 at once, ns an allocation or a free",
         &[
-            "512 B, 64 KiB, 1 MiB and 20 MiB by turns. Each value is of 20,000 blocks, so that p99 is the worst",
-            "of few. What a free by another thread costs is the first row less the second.",
+            "512 B, 64 KiB, 1 MiB and 20 MiB by turns. The other thread frees by turns with the allocating one,",
+            "or meanwhile: then a free that finds the heap's lock taken is queued.",
         ],
     );
-    let (handover, crew) = (Handover::new(), Crew::new(1, Sharing::Nothing));
-    let ns = |time: Duration| time.as_nanos() as f64 / HANDED as f64;
-    let mut times = [const { Vec::new() }; 3];
-    for _ in 0..60 {
-        times[0].push(ns(handover.run(HANDED)));
-        times[1].push(ns(handover.run_channel_only(HANDED)));
-        times[2].push(ns(crew.run(HANDED)));
+    const WAYS: [(&str, FreedBy); 3] = [
+        ("same thread", FreedBy::Same),
+        ("other thread, by turns", FreedBy::OtherByTurns),
+        ("other thread, meanwhile", FreedBy::OtherMeanwhile),
+    ];
+    let mut contenders = WAYS.map(|_| ByHandle::new());
+    let mut times = WAYS.map(|_| [Vec::new(), Vec::new()]);
+    for round in 0..=2 * ROUNDS {
+        for ((contender, times), (_, by)) in contenders.iter_mut().zip(&mut times).zip(WAYS) {
+            let new = hand_over(contender, by);
+            // The first round warms up.
+            if round > 0 {
+                times.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
+            }
+        }
     }
+    let times = times.map(|of_way| of_way.map(Spread::of));
+    let same = times[0].clone();
     table::head("freed by", "of the same thread");
-    let [blocks, channel, same] = times.map(Spread::of);
-    table::row("another thread", "concertina", &blocks, Some(&same));
-    table::row("(the channel, of numbers)", "", &channel, None);
-    table::row("the same thread", "concertina", &same, Some(&same));
+    for (part, what) in ["allocation", "free"].into_iter().enumerate() {
+        for ((name, _), times) in WAYS.iter().zip(&times) {
+            table::row(name, what, &times[part], Some(&same[part]));
+        }
+    }
 }

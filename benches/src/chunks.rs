@@ -113,6 +113,11 @@ impl Spread {
         self.quantile(990)
     }
 
+    /// The mean: interruptions count with all of their time.
+    pub fn mean(&self) -> f64 {
+        self.ns.iter().sum::<f64>() / self.ns.len() as f64
+    }
+
     /// The times, from the shortest to the longest.
     pub fn times(&self) -> impl Iterator<Item = f64> + '_ {
         self.ns.iter().copied()
@@ -143,7 +148,7 @@ mod tests {
         let spread = Spread::of((1..=1_000).rev().map(f64::from).collect());
         assert_eq!([spread.best(), spread.median(), spread.p99()], [10.0, 500.0, 990.0]);
         assert_eq!([spread.quantile(0), spread.quantile(1), spread.quantile(1_000)], [1.0, 1.0, 1_000.0]);
-        assert_eq!(spread.count(), 1_000);
+        assert_eq!((spread.count(), spread.mean()), (1_000, 500.5));
         // One of three: the first covers a third, the second two thirds.
         let spread = Spread::of(vec![7.0, 5.0, 6.0]);
         assert_eq!([spread.best(), spread.median(), spread.p99()], [5.0, 6.0, 7.0]);

@@ -27,6 +27,8 @@ impl Sizes {
     pub const ALL: Self = Self { least: 512, most: 64 << 20 };
     /// 512 bytes to 1 MiB: what lies in heaps of small blocks.
     pub const SMALL: Self = Self { least: 512, most: 1 << 20 };
+    /// A little over 1 MiB to 20 MiB: some pages each, in heaps of large blocks.
+    pub const LARGE: Self = Self { least: (1 << 20) + 512, most: 20 << 20 };
 
     /// So many of them, by seed.
     ///

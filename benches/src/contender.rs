@@ -54,6 +54,8 @@ pub struct ByHandle {
     device: Emulator,
     allocator: Allocator<Emulator>,
     stream: Stream<Emulator>,
+    /// Stays live, so that pages stay apart.
+    kept: Vec<Allocation<Emulator>>,
 }
 
 impl fmt::Debug for ByHandle {
@@ -81,7 +83,19 @@ impl ByHandle {
 
     fn on(device: Emulator, allocator: Allocator<Emulator>) -> Self {
         let stream = allocator.register_stream(device.stream());
-        Self { device, allocator, stream }
+        Self { device, allocator, stream, kept: Vec::new() }
+    }
+
+    /// An allocator that has about so many pages mapped, of which every second run of ten is idle: for blocks of over 1 MiB.
+    ///
+    /// # Panics
+    /// If either can't be made.
+    pub fn with_mapped(pages: u64) -> Self {
+        let mut contender = Self::new();
+        let run = 10 * contender.page_bytes();
+        let blocks: Vec<_> = (0..pages / 10).map(|_| contender.allocate(run)).collect();
+        contender.kept.extend(blocks.into_iter().step_by(2));
+        contender
     }
 
     /// The same allocator with a stream of its own.
@@ -242,6 +256,12 @@ mod tests {
         let mut direct = DriverMalloc::default();
         direct.pairs(20 << 20, 10);
         assert_eq!(direct.0.counts().memory_calls(), 20);
+    }
+
+    #[test]
+    fn half_of_the_mapped_pages_are_idle() {
+        let stats = ByHandle::with_mapped(1_000).allocator().stats();
+        assert_eq!((stats.mapped_bytes, stats.live_bytes), (1_000 * (2 << 20), 500 * (2 << 20)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Threads that allocate and free side by side: how much do they slow one another?
 //!
-//! Main types: [`Crew`], [`Sharing`], [`Handover`]. Neighbours: `side_by_side` times them while all run;
+//! Main types: [`Crew`], [`Sharing`]. Neighbours: `side_by_side` times them while all run;
 //! `benches/threads.rs` times them with criterion, `examples/thread_scaling.rs` prints a table of ratios.
 //!
 //! Every pair finds a place whose pages are all held: a run asserts that no driver call was made. Two variants can only
@@ -8,7 +8,6 @@
 
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use concertina::{Allocation, Allocator, Config, Layout, Stream};
@@ -21,9 +20,6 @@ const SIZES: [u64; 4] = [512, 64 << 10, 1 << 20, 20 << 20];
 
 /// Blocks of 64 KiB that stay live on each stream, so that its heaps are not empty.
 const NEIGHBOURS: usize = 200;
-
-/// Blocks that are on their way to the thread that frees them, at most.
-const ON_THE_WAY: usize = 64;
 
 /// What the threads of a crew have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,58 +153,4 @@ impl Crew {
         let mut loops: Vec<_> = self.members.iter().map(|member| |pairs| member.pairs(pairs)).collect();
         ns_while_all_run(&mut loops, pairs).concat()
     }
-}
-
-/// One thread allocates and another frees what it is given.
-pub struct Handover {
-    member: Member,
-}
-
-impl std::fmt::Debug for Handover {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handover").finish_non_exhaustive()
-    }
-}
-
-impl Default for Handover {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Handover {
-    /// A warm pair of threads.
-    ///
-    /// # Panics
-    /// If an emulated device can't be made.
-    pub fn new() -> Self {
-        let mut member = Member::new();
-        member.neighbours = (0..NEIGHBOURS).map(|_| member.allocate(64 << 10)).collect();
-        let most: Vec<_> =
-            SIZES.iter().cycle().take(2 * ON_THE_WAY).map(|&bytes| member.allocate(bytes)).collect();
-        drop(most);
-        Self { member }
-    }
-
-    /// Hands over so many blocks. Returns the time until the last is freed.
-    pub fn run(&self, blocks: u64) -> Duration {
-        let sizes = SIZES.into_iter().cycle().take(blocks as usize);
-        hand_over(sizes.map(|bytes| self.member.allocate(bytes)))
-    }
-
-    /// The same for numbers that nobody allocates: what the channel takes by itself.
-    pub fn run_channel_only(&self, items: u64) -> Duration {
-        hand_over(0..items)
-    }
-}
-
-fn hand_over<T: Send>(items: impl Iterator<Item = T> + Send) -> Duration {
-    let (sender, receiver) = sync_channel(ON_THE_WAY);
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        scope.spawn(move || receiver.into_iter().for_each(|item| drop(black_box(item))));
-        items.for_each(|item| sender.send(item).expect("the receiver takes all"));
-        drop(sender);
-    });
-    begun.elapsed()
 }

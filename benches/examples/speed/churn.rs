@@ -6,7 +6,7 @@ use concertina_bench::chunks::{Lane, Turns};
 use concertina_bench::churn::{Churn, Sizes};
 use concertina_bench::contender::{ByAddress, ByHandle, Contender, DriverMalloc, HostHeap, Nothing};
 
-use crate::peers::OffsetAllocator;
+use crate::peers::{GpuAllocator, OffsetAllocator};
 use crate::table;
 
 fn lane<'a, C: Contender + 'a>(contender: C, blocks: usize, sizes: Sizes) -> Lane<'a>
@@ -40,6 +40,7 @@ pub(crate) fn churn() {
                 lane(Nothing, blocks, sizes),
             ];
             if blocks <= 1_000 {
+                lanes.push(lane(GpuAllocator::default(), blocks, sizes));
                 lanes.push(lane(HostHeap::named("mimalloc"), blocks, sizes));
                 lanes.push(lane(DriverMalloc::default(), blocks, sizes));
             }

@@ -6,7 +6,7 @@
 use concertina_bench::chunks::{Lane, Spread, Turns, clock_cost};
 use concertina_bench::contender::{ByAddress, ByHandle, Contender, DriverMalloc, HostHeap};
 
-use crate::peers::OffsetAllocator;
+use crate::peers::{GpuAllocator, OffsetAllocator};
 use crate::table;
 
 /// Sizes in bytes.
@@ -51,6 +51,7 @@ pub(crate) fn hot() {
             lane(ByHandle::new(), bytes),
             lane(ByAddress::default(), bytes),
             lane(OffsetAllocator::default(), bytes),
+            lane(GpuAllocator::default(), bytes),
             lane(DriverMalloc::default(), bytes),
         ];
         let spreads = turns.run(&mut lanes);

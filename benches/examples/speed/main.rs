@@ -17,35 +17,33 @@ mod threads;
 
 use std::process::ExitCode;
 
+use concertina_bench::SpeedSection;
 use mimalloc::MiMalloc;
 
 #[global_allocator]
 static HOST: MiMalloc = MiMalloc;
 
-/// What can be asked for, in the order in which it is run.
-const SECTIONS: &[(&str, fn())] = &[
-    ("hot", hot::hot),
-    ("single", hot::single),
-    ("churn", churn::churn),
-    ("threads", threads::threads),
-    ("snapshot", threads::snapshot),
-    ("handover", threads::handover),
-    ("live", scale::live),
-    ("mapped", scale::mapped),
-    ("replay", replay::replay),
-];
-
 fn main() -> ExitCode {
-    let asked: Vec<String> = std::env::args().skip(1).collect();
-    let known = |word: &String| SECTIONS.iter().any(|(name, _)| name == word);
-    if let Some(word) = asked.iter().find(|word| !known(word)) {
-        let names: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
-        eprintln!("error: no section `{word}`; there are: {}", names.join(", "));
-        return ExitCode::from(2);
-    }
-    for (name, section) in SECTIONS {
-        if asked.is_empty() || asked.iter().any(|word| word == name) {
-            section();
+    let asked: Result<Vec<SpeedSection>, _> = std::env::args().skip(1).map(|word| word.parse()).collect();
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    // Each once, in their order whatever order they are asked for in.
+    for section in SpeedSection::ALL.iter().filter(|section| asked.is_empty() || asked.contains(section)) {
+        match section {
+            SpeedSection::Hot => hot::hot(),
+            SpeedSection::Single => hot::single(),
+            SpeedSection::Churn => churn::churn(),
+            SpeedSection::Threads => threads::threads(),
+            SpeedSection::Snapshot => threads::snapshot(),
+            SpeedSection::Handover => threads::handover(),
+            SpeedSection::Live => scale::live(),
+            SpeedSection::Mapped => scale::mapped(),
+            SpeedSection::Replay => replay::replay(),
         }
     }
     ExitCode::SUCCESS

@@ -1,10 +1,15 @@
 //! Crates that do a like job on the host, as contenders.
 //!
-//! Main types: [`OffsetAllocator`]. Neighbours: `concertina_bench::contender` has the trait; `benches/peers.rs` includes this
+//! Main types: [`OffsetAllocator`], [`GpuAllocator`]. Neighbours: `concertina_bench::contender` has the trait; `benches/peers.rs` includes this
 //! file, too. The limit of what a pair can cost is that of the program's own allocator, mimalloc: see `HostHeap`.
+
+#[path = "peers/vulkan.rs"]
+mod vulkan;
 
 use concertina_bench::contender::Contender;
 use offset_allocator::{Allocation, Allocator};
+
+pub(crate) use vulkan::GpuAllocator;
 
 /// Bytes of one unit: as Concertina's steps.
 const UNIT: u64 = 512;

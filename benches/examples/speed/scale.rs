@@ -2,7 +2,10 @@
 //!
 //! Neighbours: `churn` compares allocators at two numbers of blocks.
 
-use concertina_bench::chunks::{Lane, Turns};
+use std::hint::black_box;
+use std::time::Instant;
+
+use concertina_bench::chunks::{Lane, Spread, Turns};
 use concertina_bench::churn::{Churn, Sizes};
 use concertina_bench::contender::{ByHandle, Contender, Nothing};
 use concertina_bench::number::count;
@@ -16,8 +19,7 @@ const TURNS: Turns = Turns { rounds: 30, chunks: 40, pairs: 250 };
 /// Times the same loop at several scales by turns, and prints a row each, compared with the first.
 fn rows<C: Contender>(kind: &str, scales: &mut [(String, Churn<C>)], run: fn(&mut Churn<C>, u64)) {
     let names: Vec<&str> = scales.iter().map(|(_, churn)| churn.contender().name()).collect();
-    let mut lanes: Vec<Lane<'_>> = Vec::new();
-    let names: Vec<String> = names.iter().map(|name| format!("{name}")).collect();
+    let mut lanes = Vec::new();
     for (name, churn) in scales {
         lanes.push(Lane::new(format!("{kind}, {name}"), |pairs| run(churn, pairs)));
     }
@@ -45,6 +47,16 @@ pub(crate) fn live() {
     rows("hot", &mut concertina, |churn, pairs| churn.pairs_of(64 << 10, pairs));
     rows("hit", &mut concertina, Churn::hits);
     rows("churn", &mut concertina, Churn::pairs);
+    println!("   one stats() of these allocators at rest, the best of 20:");
+    for (blocks, churn) in &concertina {
+        let look = |_| {
+            let begun = Instant::now();
+            black_box(churn.contender().allocator().stats());
+            begun.elapsed().as_nanos() as f64
+        };
+        let looks = Spread::of((0..20).map(look).collect());
+        println!("   {blocks:>9} live blocks: {:>12} ns", table::ns(looks.quantile(0)));
+    }
     drop(concertina);
     let mut peer = at_scales(OffsetAllocator::default);
     rows("hit", &mut peer, Churn::hits);
@@ -52,12 +64,6 @@ pub(crate) fn live() {
     drop(peer);
     rows("churn", &mut at_scales(|| Nothing), Churn::pairs);
 }
-
-/// Bytes of the blocks that pages were mapped for: ten pages each.
-const MAPPED_FOR: u64 = 20 << 20;
-
-/// Sizes of the pairs among mapped pages: all in the heap of large blocks, which has the pages.
-const LARGE: Sizes = Sizes { least: (1 << 20) + 512, most: MAPPED_FOR };
 
 /// By mapped pages.
 pub(crate) fn mapped() {
@@ -69,20 +75,13 @@ pub(crate) fn mapped() {
         ],
     );
     table::head("pair, mapped pages", "of 1,000 pages");
-    let mut kept = Vec::new();
-    let mut scales = Vec::new();
-    for pages in [1_000_u64, 10_000, 100_000] {
-        let mut contender = ByHandle::new();
-        let blocks: Vec<_> = (0..pages / 10).map(|_| contender.allocate(MAPPED_FOR)).collect();
-        kept.extend(blocks.into_iter().step_by(2));
-        scales.push((count(pages), Churn::new(contender, 50, LARGE)));
-    }
-    rows("hot", &mut scales, |churn, pairs| churn.pairs_of(MAPPED_FOR, pairs));
+    let mut scales = [1_000, 10_000, 100_000]
+        .map(|pages| (count(pages), Churn::new(ByHandle::with_mapped(pages), 50, Sizes::LARGE)));
+    rows("hot", &mut scales, |churn, pairs| churn.pairs_of(Sizes::LARGE.most, pairs));
     rows("hit", &mut scales, Churn::hits);
     rows("churn", &mut scales, Churn::pairs);
     for (name, churn) in &scales {
         let pages = churn.contender().allocator().stats().mapped_bytes / churn.contender().page_bytes();
         println!("   {name} pages at the start: {} mapped at the end", count(pages));
     }
-    drop(kept);
 }

@@ -1,17 +1,18 @@
 //! What threads cost one another: churns side by side, a thread that looks at the figures of an allocator at work, and blocks
 //! that another thread frees.
 //!
-//! Neighbours: `concertina_bench::side_by_side` runs threads at the same time.
+//! Neighbours: `concertina_bench::side_by_side` runs threads at the same time, `concertina_bench::handover` hands blocks
+//! over.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use concertina::Allocator;
 use concertina_bench::chunks::{Lane, Spread, Turns};
 use concertina_bench::churn::{Churn, Sizes};
-use concertina_bench::contender::{ByHandle, Contender as _};
+use concertina_bench::contender::ByHandle;
+use concertina_bench::handover::FreedBy;
 use concertina_bench::side_by_side::ns_while_all_run;
 use concertina_emulator::Emulator;
 
@@ -145,6 +146,9 @@ pub(crate) fn snapshot() {
     for ((name, ..), spread) in variants.iter().zip(&spreads) {
         table::row(name, "concertina", spread, Some(&spreads[0]));
     }
+    for ((name, ..), spread) in variants.iter().zip(&spreads) {
+        println!("   {name}: {} ns a pair in the mean, interruptions and all", table::ns(spread.mean()));
+    }
     for (at, whose) in [(0, "of an allocator at rest"), (1, "of one at work")] {
         let look = Spread::of(looks[at].clone());
         println!(
@@ -154,74 +158,8 @@ pub(crate) fn snapshot() {
     }
 }
 
-/// Blocks that are handed over at once.
-const BATCH: usize = 256;
-
 /// Batches of one turn.
 const BATCHES: usize = 80;
-
-/// Sizes in bytes by turns: bins, parts of a page, many pages.
-const HANDED: [u64; 4] = [512, 64 << 10, 1 << 20, 20 << 20];
-
-/// Who frees a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FreedBy {
-    Same,
-    /// While the first thread waits for the end of it.
-    OtherByTurns,
-    /// While the first thread allocates the next batch.
-    OtherMeanwhile,
-}
-
-/// Ns a block of each batch: of the allocations, and of the frees.
-fn hand_over(contender: &mut ByHandle, by: FreedBy) -> [Vec<f64>; 2] {
-    let ns = |begun: Instant| begun.elapsed().as_nanos() as f64 / BATCH as f64;
-    let mut batch = || {
-        let begun = Instant::now();
-        let blocks: Vec<_> =
-            HANDED.into_iter().cycle().take(BATCH).map(|bytes| contender.allocate(bytes)).collect();
-        (ns(begun), blocks)
-    };
-    let free = |blocks: Vec<_>| {
-        let begun = Instant::now();
-        drop(blocks);
-        ns(begun)
-    };
-    let mut allocated = Vec::new();
-    if by == FreedBy::Same {
-        let freed = (0..BATCHES).map(|_| {
-            let (ns, blocks) = batch();
-            allocated.push(ns);
-            free(blocks)
-        });
-        let freed = freed.collect();
-        return [allocated, freed];
-    }
-    let (sender, receiver) = sync_channel(1);
-    let (answers, answer) = sync_channel(1);
-    std::thread::scope(|scope| {
-        let freeing = scope.spawn(move || {
-            let mut freed = Vec::new();
-            for blocks in receiver {
-                freed.push(free(blocks));
-                if by == FreedBy::OtherByTurns {
-                    answers.send(()).expect("the first thread waits");
-                }
-            }
-            freed
-        });
-        for _ in 0..BATCHES {
-            let (ns, blocks) = batch();
-            allocated.push(ns);
-            sender.send(blocks).expect("the other thread takes all");
-            if by == FreedBy::OtherByTurns {
-                answer.recv().expect("the other thread answers");
-            }
-        }
-        drop(sender);
-        [allocated, freeing.join().expect("a free does not panic")]
-    })
-}
 
 /// Blocks that another thread frees.
 pub(crate) fn handover() {
@@ -232,19 +170,15 @@ pub(crate) fn handover() {
             "or meanwhile: then a free that finds the heap's lock taken is queued.",
         ],
     );
-    const WAYS: [(&str, FreedBy); 3] = [
-        ("same thread", FreedBy::Same),
-        ("other thread, by turns", FreedBy::OtherByTurns),
-        ("other thread, meanwhile", FreedBy::OtherMeanwhile),
-    ];
-    let mut contenders = WAYS.map(|_| ByHandle::new());
-    let mut times = WAYS.map(|_| [Vec::new(), Vec::new()]);
+    let mut contenders = FreedBy::ALL.map(|_| ByHandle::new());
+    let mut times = FreedBy::ALL.map(|_| [Vec::new(), Vec::new()]);
     for round in 0..=2 * ROUNDS {
-        for ((contender, times), (_, by)) in contenders.iter_mut().zip(&mut times).zip(WAYS) {
-            let new = hand_over(contender, by);
+        for ((contender, times), by) in contenders.iter_mut().zip(&mut times).zip(FreedBy::ALL) {
+            let handed = by.run(contender, BATCHES);
             // The first round warms up.
             if round > 0 {
-                times.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
+                times[0].extend(handed.allocation_ns);
+                times[1].extend(handed.free_ns);
             }
         }
     }
@@ -252,8 +186,8 @@ pub(crate) fn handover() {
     let same = times[0].clone();
     table::head("freed by", "of the same thread");
     for (part, what) in ["allocation", "free"].into_iter().enumerate() {
-        for ((name, _), times) in WAYS.iter().zip(&times) {
-            table::row(name, what, &times[part], Some(&same[part]));
+        for (by, times) in FreedBy::ALL.iter().zip(&times) {
+            table::row(by.name(), what, &times[part], Some(&same[part]));
         }
     }
 }

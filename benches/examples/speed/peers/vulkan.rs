@@ -29,6 +29,17 @@ unsafe extern "system" fn memory_properties(
     unsafe { properties.write(told) };
 }
 
+/// Blocks of every kind may lie side by side.
+unsafe extern "system" fn device_properties(
+    _device: vk::PhysicalDevice,
+    properties: *mut vk::PhysicalDeviceProperties,
+) {
+    let mut told = vk::PhysicalDeviceProperties::default();
+    told.limits.buffer_image_granularity = 1;
+    // SAFETY: Vulkan's rules for this call: the caller gives a pointer to properties that may be written.
+    unsafe { properties.write(told) };
+}
+
 /// Any number but 0 will do: nobody looks behind it.
 unsafe extern "system" fn allocate_memory(
     _device: vk::Device,
@@ -51,8 +62,9 @@ unsafe extern "system" fn free_memory(
 fn instance() -> Instance {
     let mut functions = ash::InstanceFnV1_0::load(|_| null());
     functions.get_physical_device_memory_properties = memory_properties;
+    functions.get_physical_device_properties = device_properties;
     let (more, most) = (ash::InstanceFnV1_1::load(|_| null()), ash::InstanceFnV1_3::load(|_| null()));
-    Instance::from_parts_1_3(vk::Instance::null(), functions, more, most)
+    Instance::from_parts_1_3(vk::Instance::from_raw(1), functions, more, most)
 }
 
 fn device() -> Device {
@@ -60,7 +72,7 @@ fn device() -> Device {
     functions.allocate_memory = allocate_memory;
     functions.free_memory = free_memory;
     Device::from_parts_1_3(
-        vk::Device::null(),
+        vk::Device::from_raw(1),
         functions,
         ash::DeviceFnV1_1::load(|_| null()),
         ash::DeviceFnV1_2::load(|_| null()),
@@ -79,7 +91,7 @@ impl Default for GpuAllocator {
         let description = AllocatorCreateDesc {
             instance: instance(),
             device: device(),
-            physical_device: vk::PhysicalDevice::null(),
+            physical_device: vk::PhysicalDevice::from_raw(1),
             debug_settings,
             buffer_device_address: false,
             allocation_sizes: AllocationSizes::default(),

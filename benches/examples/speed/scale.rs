@@ -2,10 +2,7 @@
 //!
 //! Neighbours: `churn` compares allocators at two numbers of blocks.
 
-use std::hint::black_box;
-use std::time::Instant;
-
-use concertina_bench::chunks::{Lane, Spread, Turns};
+use concertina_bench::chunks::{Lane, Turns};
 use concertina_bench::churn::{Churn, Sizes};
 use concertina_bench::contender::{ByHandle, Contender, Nothing};
 use concertina_bench::number::count;
@@ -47,16 +44,7 @@ pub(crate) fn live() {
     rows("hot", &mut concertina, |churn, pairs| churn.pairs_of(64 << 10, pairs));
     rows("hit", &mut concertina, Churn::hits);
     rows("churn", &mut concertina, Churn::pairs);
-    println!("   one stats() of these allocators at rest, the best of 20:");
-    for (blocks, churn) in &concertina {
-        let look = |_| {
-            let begun = Instant::now();
-            black_box(churn.contender().allocator().stats());
-            begun.elapsed().as_nanos() as f64
-        };
-        let looks = Spread::of((0..20).map(look).collect());
-        println!("   {blocks:>9} live blocks: {:>12} ns", table::ns(looks.quantile(0)));
-    }
+    concertina.iter().for_each(|(blocks, churn)| table::stats_row(blocks, churn));
     drop(concertina);
     let mut peer = at_scales(OffsetAllocator::default);
     rows("hit", &mut peer, Churn::hits);
@@ -80,6 +68,7 @@ pub(crate) fn mapped() {
     rows("hot", &mut scales, |churn, pairs| churn.pairs_of(Sizes::LARGE.most, pairs));
     rows("hit", &mut scales, Churn::hits);
     rows("churn", &mut scales, Churn::pairs);
+    scales.iter().for_each(|(pages, churn)| table::stats_row(pages, churn));
     for (name, churn) in &scales {
         let pages = churn.contender().allocator().stats().mapped_bytes / churn.contender().page_bytes();
         println!("   {name} pages at the start: {} mapped at the end", count(pages));

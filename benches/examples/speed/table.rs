@@ -2,7 +2,12 @@
 //!
 //! Neighbours: every section prints with it.
 
+use std::hint::black_box;
+use std::time::Instant;
+
 use concertina_bench::chunks::Spread;
+use concertina_bench::churn::Churn;
+use concertina_bench::contender::ByHandle;
 
 /// Opens a section: what is measured, and how, a line each.
 pub(crate) fn title(name: &str, lines: &[&str]) {
@@ -24,6 +29,16 @@ pub(crate) fn row(case: &str, contender: &str, spread: &Spread, base: Option<&Sp
     });
     let [best, median, p99] = [spread.best(), spread.median(), spread.p99()].map(ns);
     println!("{case:<26} {contender:<20} {best:>9} {median:>9} {p99:>9}  {ratio:>20}");
+}
+
+/// Tells what the statistics of an allocator at rest take.
+pub(crate) fn stats_row(case: &str, churn: &Churn<ByHandle>) {
+    let look = |_| {
+        let begun = Instant::now();
+        black_box(churn.contender().allocator().stats());
+        begun.elapsed().as_nanos() as f64
+    };
+    row(&format!("stats(), {case}"), "concertina", &Spread::of((0..200).map(look).collect()), None);
 }
 
 /// Nanoseconds with a decimal where it says something.

@@ -149,13 +149,9 @@ pub(crate) fn snapshot() {
     for ((name, ..), spread) in variants.iter().zip(&spreads) {
         println!("   {name}: {} ns a pair in the mean, interruptions and all", table::ns(spread.mean()));
     }
-    for (at, whose) in [(0, "of an allocator at rest"), (1, "of one at work")] {
-        let look = Spread::of(looks[at].clone());
-        println!(
-            "   one stats() {whose}, 1,000 live blocks: {} ns, the median of means",
-            table::ns(look.median())
-        );
-    }
+    table::stats_row("nobody else", &other);
+    let at_work = Spread::of(looks[1].clone());
+    table::row("stats(), beside the churn", "means of turns", &at_work, None);
 }
 
 /// Batches of one turn.

@@ -1,8 +1,8 @@
 //! What does a pair cost that frees a random one of many live blocks and allocates one of another size?
 //!
-//! Neighbours: `src/churn.rs` has the loop; `hit_path` has pairs of one size, `live` more numbers of blocks, `peers` other
-//! allocators. Sizes are log-uniform, so that holes are of all sizes and best fit has to choose; a long warm-up comes first, after
-//! which a pair seldom makes a driver call.
+//! Neighbours: `src/churn.rs` has the loop; `hit_path` has pairs of one size, `live` more numbers of blocks, `peers`
+//! other allocators. Sizes are log-uniform, so that holes are of all sizes and best fit has to choose; a long warm-up
+//! comes first, after which a pair seldom makes a driver call.
 
 use concertina_bench::churn::{Churn, Sizes};
 use concertina_bench::contender::ByHandle;

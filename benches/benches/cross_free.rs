@@ -1,7 +1,8 @@
 //! What does a block cost that another thread frees, by when it does?
 //!
-//! Neighbours: `src/handover.rs` has the threads; `cargo xtask speed handover` tells allocations and frees apart. The time is that of
-//! the allocations and the frees of a batch together, each taken on its own thread: the channel is not in it.
+//! Neighbours: `src/handover.rs` has the threads; `cargo xtask speed handover` tells allocations and frees apart. The
+//! time is that of the allocations and the frees of a batch together, each taken on its own thread: the channel is not
+//! in it.
 
 use std::time::Duration;
 

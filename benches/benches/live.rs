@@ -1,8 +1,8 @@
 //! How does the cost of a pair grow with the blocks that are live?
 //!
-//! Neighbours: `mapped` has pages instead of blocks; `cargo xtask speed live` runs the same by turns, with ratios. `hot` is 64 KiB again
-//! and again, `hit` one of the sizes and its free at once, `churn` exchanges one of the blocks. All are log-uniform up to
-//! 1 MiB.
+//! Neighbours: `mapped` has pages instead of blocks; `cargo xtask speed live` runs the same by turns, with ratios.
+//! `hot` is 64 KiB again and again, `hit` one of the sizes and its free at once, `churn` exchanges one of the blocks.
+//! All are log-uniform up to 1 MiB.
 
 use concertina_bench::churn::{Churn, Sizes};
 use concertina_bench::contender::ByHandle;

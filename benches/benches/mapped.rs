@@ -1,7 +1,7 @@
 //! How does the cost of a pair grow with the pages that are mapped?
 //!
-//! Neighbours: `live` has blocks instead of pages; `cargo xtask speed mapped` runs the same by turns, with ratios. Every second
-//! run of ten pages is idle; the pairs are of 1 to 20 MiB, in the heap that has these pages.
+//! Neighbours: `live` has blocks instead of pages; `cargo xtask speed mapped` runs the same by turns, with ratios.
+//! Every second run of ten pages is idle; the pairs are of 1 to 20 MiB, in the heap that has these pages.
 
 use concertina_bench::churn::{Churn, Sizes};
 use concertina_bench::contender::ByHandle;

@@ -1,7 +1,7 @@
 //! What does a pair cost with crates that do a like job on the host, and with mimalloc for memory of the host?
 //!
-//! Neighbours: `examples/speed/peers.rs` has the peers; `cargo xtask speed hot churn` runs the same by turns, with ratios, which is
-//! what to compare by. mimalloc is this program's own allocator; it is asked for no more than 1 MiB.
+//! Neighbours: `examples/speed/peers.rs` has the peers; `cargo xtask speed hot churn` runs the same by turns, with
+//! ratios, which is what to compare by. mimalloc is this program's own allocator; it is asked for no more than 1 MiB.
 
 #[path = "../examples/speed/peers.rs"]
 mod peers;

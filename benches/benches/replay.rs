@@ -1,5 +1,5 @@
-//! What does an event of a whole trace cost the host, by allocator (the emulated driver is in the figure)? And what when the
-//! allocator has run the trace once before (the driver is taken off)?
+//! What does an event of a whole trace cost the host, by allocator (the emulated driver is in the figure)? And what
+//! when the allocator has run the trace once before (the driver is taken off)?
 //!
 //! Neighbours: `hit_path` times the fast path alone; `cargo xtask bench` prints the same figure beside the others.
 

@@ -1,7 +1,7 @@
 //! What does a pair cost while another thread takes the allocator's statistics, and what does taking them cost?
 //!
-//! Neighbours: `churn` has the pair with nobody beside; `cargo xtask speed snapshot` runs all by turns. Counters are a part of
-//! the path and can't be switched off.
+//! Neighbours: `churn` has the pair with nobody beside; `cargo xtask speed snapshot` runs all by turns. Counters are a
+//! part of the path and can't be switched off.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

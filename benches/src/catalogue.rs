@@ -1,7 +1,8 @@
-//! What a run can choose from: the bundled traces, the public cases, the policies of Concertina, questions on host time.
+//! What a run can choose from: the bundled traces, the public cases, the policies of Concertina, questions on host
+//! time.
 //!
-//! Main types: [`TraceFile`], [`PolicyName`], [`SpeedSection`]. Neighbours: `allocator_name` has the allocators; `case` runs what was
-//! chosen; the files are in `benches/traces`, those of the public cases in `benches/traces/cases`.
+//! Main types: [`TraceFile`], [`PolicyName`], [`SpeedSection`]. Neighbours: `allocator_name` has the allocators; `case`
+//! runs what was chosen; the files are in `benches/traces`, those of the public cases in `benches/traces/cases`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! How long a pair of an allocation and its free takes, where a pair is shorter than a look at the clock: pairs are timed
-//! in chunks, thousands of them, and loops that are to be compared take turns.
+//! How long a pair of an allocation and its free takes, where a pair is shorter than a look at the clock: pairs are
+//! timed in chunks, thousands of them, and loops that are to be compared take turns.
 //!
-//! Main types: [`Lane`], [`Turns`], [`Spread`]. Neighbours: `contender` and `churn` have the loops; `cargo xtask speed` and
-//! the criterion benches run them.
+//! Main types: [`Lane`], [`Turns`], [`Spread`]. Neighbours: `contender` and `churn` have the loops; `cargo xtask speed`
+//! and the criterion benches run them.
 //!
 //! On a machine that others use, the sibling hyperthread and the caches are busy most of the time. The best 1 % of the
 //! chunks are those that nobody disturbed: what the code needs. The median is what this machine gave that day.
@@ -38,8 +38,8 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// How lanes take turns: round after round each lane runs some chunks. The first chunk of a turn is not timed, since the
-/// lane before has left the caches its own.
+/// How lanes take turns: round after round each lane runs some chunks. The first chunk of a turn is not timed, since
+/// the lane before has left the caches its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
     /// How often each lane has its turn.

@@ -1,7 +1,7 @@
 //! Many live blocks of random sizes: again and again one of them goes and another comes.
 //!
-//! Main types: [`Churn`], [`Sizes`]. Neighbours: `contender` has the allocators, `chunks` times the pairs; `benches/churn.rs`,
-//! `benches/live.rs` and `benches/mapped.rs` run it.
+//! Main types: [`Churn`], [`Sizes`]. Neighbours: `contender` has the allocators, `chunks` times the pairs;
+//! `benches/churn.rs`, `benches/live.rs` and `benches/mapped.rs` run it.
 
 use std::fmt;
 
@@ -60,8 +60,8 @@ impl<C: Contender + fmt::Debug> fmt::Debug for Churn<C> {
 }
 
 impl<C: Contender> Churn<C> {
-    /// So many live blocks, churned for two rounds of the program already, which is 65,536 pairs long, or as long as there are
-    /// blocks: pairs seldom make a driver call from then on.
+    /// So many live blocks, churned for two rounds of the program already, which is 65,536 pairs long, or as long as
+    /// there are blocks: pairs seldom make a driver call from then on.
     ///
     /// # Panics
     /// If there are no blocks, or more than 4 Gi.

@@ -1,7 +1,7 @@
 //! Allocators in a comparison of host time: each takes a size and gives something to free.
 //!
-//! Main types: [`Contender`], [`ByHandle`], [`ByAddress`], [`DriverMalloc`], [`HostHeap`], [`Nothing`]. Neighbours: `chunks`
-//! times what they do, `churn` makes them work; crates that do a like job are contenders in
+//! Main types: [`Contender`], [`ByHandle`], [`ByAddress`], [`DriverMalloc`], [`HostHeap`], [`Nothing`]. Neighbours:
+//! `chunks` times what they do, `churn` makes them work; crates that do a like job are contenders in
 //! `benches/examples/speed/peers.rs`.
 
 use std::fmt;
@@ -38,8 +38,8 @@ pub trait Contender {
     }
 }
 
-/// An emulated device of 16 TiB that looks for no races. A million blocks have room on it, and nothing of its pages costs
-/// anything before they are mapped.
+/// An emulated device of 16 TiB that looks for no races. A million blocks have room on it, and nothing of its pages
+/// costs anything before they are mapped.
 ///
 /// # Panics
 /// If the device can't be made.
@@ -86,7 +86,8 @@ impl ByHandle {
         Self { device, allocator, stream, kept: Vec::new() }
     }
 
-    /// An allocator that has about so many pages mapped, of which every second run of ten is idle: for blocks of over 1 MiB.
+    /// An allocator that has about so many pages mapped, of which every second run of ten is idle: for blocks of over 1
+    /// MiB.
     ///
     /// # Panics
     /// If either can't be made.
@@ -156,8 +157,8 @@ impl Contender for ByAddress {
     }
 }
 
-/// No allocator: every request goes to the emulated driver's malloc. It shows what the emulator takes, not what a driver
-/// does.
+/// No allocator: every request goes to the emulated driver's malloc. It shows what the emulator takes, not what a
+/// driver does.
 #[derive(Debug)]
 pub struct DriverMalloc(Emulator);
 
@@ -183,7 +184,8 @@ impl Contender for DriverMalloc {
     }
 }
 
-/// The program's own allocator for memory of the host, by boxes whose bytes nobody touches: a pair of `malloc` and `free`.
+/// The program's own allocator for memory of the host, by boxes whose bytes nobody touches: a pair of `malloc` and
+/// `free`.
 #[derive(Debug)]
 pub struct HostHeap(&'static str);
 

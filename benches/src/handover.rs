@@ -1,7 +1,8 @@
 //! Blocks that one thread allocates and another frees, in batches.
 //!
-//! Main types: [`FreedBy`], [`Handed`]. Neighbours: `contender` has the allocator; `benches/cross_free.rs` and `cargo xtask speed` run
-//! it. Allocations and frees are timed each on its own thread, so that what the channel takes is in neither.
+//! Main types: [`FreedBy`], [`Handed`]. Neighbours: `contender` has the allocator; `benches/cross_free.rs` and `cargo
+//! xtask speed` run it. Allocations and frees are timed each on its own thread, so that what the channel takes is in
+//! neither.
 
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;

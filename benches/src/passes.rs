@@ -1,7 +1,7 @@
 //! The same trace several times on one allocator: the first pass is cold, from the second on the allocator is warm.
 //!
-//! Main types: [`Passes`], [`Pass`]. Neighbours: `clocked_device` measures the driver; `concertina_trace` has the replay with
-//! all its figures, whose own loop takes longer than many an event.
+//! Main types: [`Passes`], [`Pass`]. Neighbours: `clocked_device` measures the driver; `concertina_trace` has the
+//! replay with all its figures, whose own loop takes longer than many an event.
 
 use std::time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ impl Passes<'_> {
         Ok(ClockedDevice::new(Emulator::new(config)?))
     }
 
-    /// Runs the trace once on this target, and frees afterwards what is live then. The device is told of no operations: its
-    /// events complete at once.
+    /// Runs the trace once on this target, and frees afterwards what is live then. The device is told of no operations:
+    /// its events complete at once.
     ///
     /// # Errors
     /// What the target refused.

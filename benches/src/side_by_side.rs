@@ -16,9 +16,9 @@ pub const CHUNK: u64 = 256;
 /// scheduler.
 pub const INTERRUPTED: Duration = Duration::from_micros(500);
 
-/// Runs each loop on a thread of its own, chunk by chunk, until the first one has run so many pairs. Returns by loop the
-/// ns a pair took while *all* were running, one value for each chunk of [`CHUNK`] pairs: a chunk counts if chunks of every
-/// loop cover it that took no longer than [`INTERRUPTED`].
+/// Runs each loop on a thread of its own, chunk by chunk, until the first one has run so many pairs. Returns by loop
+/// the ns a pair took while *all* were running, one value for each chunk of [`CHUNK`] pairs: a chunk counts if chunks
+/// of every loop cover it that took no longer than [`INTERRUPTED`].
 ///
 /// # Panics
 /// If a loop does.

@@ -1,4 +1,5 @@
-//! `cargo xtask speed`: host time of a pair of an allocation and its free, side by side with peers and by what there is beside it.
+//! `cargo xtask speed`: host time of a pair of an allocation and its free, side by side with peers and by what there is
+//! beside it.
 //!
 //! Main types: [`SpeedArgs`]. Neighbours: `benches/examples/speed` is the program, with an allocator of its own;
 //! `instructions` counts what this one times.
@@ -20,8 +21,8 @@ use crate::process::Step;
   cargo xtask speed replay               whole traces, cold and warm
 benches/README.md has the method. Times are of this machine, now: compare within one run.")]
 pub(crate) struct SpeedArgs {
-    /// What to measure, in this order whatever order it is given in: hot, single, churn, threads, snapshot, handover, live,
-    /// mapped, replay [default: all].
+    /// What to measure, in this order whatever order it is given in: hot, single, churn, threads, snapshot, handover,
+    /// live, mapped, replay [default: all].
     #[arg(value_name = "SECTIONS")]
     sections: Vec<SpeedSection>,
 }

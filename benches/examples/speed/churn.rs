@@ -24,7 +24,7 @@ pub(crate) fn churn() {
         "churn: one of many live blocks goes, another comes, ns a pair",
         &[
             "Log-uniform from 512 B; steady: 131,072 pairs (of 100,000 blocks: 200,000) come before the clock.",
-            "mimalloc asks the system for each block over some MiB, so that it is no limit up to 64 MiB.",
+            "mimalloc gives large blocks back to the system and takes them again: its rows are no limit here.",
         ],
     );
     table::head("live blocks", "of concertina's");

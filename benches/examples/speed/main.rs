@@ -1,7 +1,8 @@
 //! Host time side by side: `cargo xtask speed` runs this program.
 //!
 //! Neighbours: one file a group of sections; `concertina_bench::chunks` has the method. mimalloc is this program's own
-//! allocator, so that its pairs can be timed too; what Concertina and the others do on the hit path asks it for nothing.
+//! allocator, so that its pairs can be timed too; what Concertina and the others do on the hit path asks it for
+//! nothing.
 //!
 //! ```sh
 //! cargo run --release -p concertina-bench --example speed -- hot churn

@@ -1,7 +1,8 @@
 //! Crates that do a like job on the host, as contenders.
 //!
-//! Main types: [`OffsetAllocator`], [`GpuAllocator`]. Neighbours: `concertina_bench::contender` has the trait; `benches/peers.rs` includes this
-//! file, too. The limit of what a pair can cost is that of the program's own allocator, mimalloc: see `HostHeap`.
+//! Main types: [`OffsetAllocator`], [`GpuAllocator`]. Neighbours: `concertina_bench::contender` has the trait;
+//! `benches/peers.rs` includes this file, too. The limit of what a pair can cost is that of the program's own
+//! allocator, mimalloc: see `HostHeap`.
 
 #[path = "peers/vulkan.rs"]
 mod vulkan;
@@ -20,8 +21,8 @@ const UNITS: u32 = 1 << 31;
 /// Blocks that there may be at once, used and free.
 const BLOCKS: u32 = 1 << 22;
 
-/// The crate `offset-allocator`: Sebastian Aaltonen's allocator of offsets in a range, which is two-level segregated fit.
-/// Knows one range and no stream.
+/// The crate `offset-allocator`: Sebastian Aaltonen's allocator of offsets in a range, which is two-level segregated
+/// fit. Knows one range and no stream.
 #[derive(Debug)]
 pub(crate) struct OffsetAllocator(Allocator<u32>);
 

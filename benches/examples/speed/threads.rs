@@ -1,8 +1,8 @@
-//! What threads cost one another: churns side by side, a thread that looks at the figures of an allocator at work, and blocks
-//! that another thread frees.
+//! What threads cost one another: churns side by side, a thread that looks at the figures of an allocator at work, and
+//! blocks that another thread frees.
 //!
-//! Neighbours: `concertina_bench::side_by_side` runs threads at the same time, `concertina_bench::handover` hands blocks
-//! over.
+//! Neighbours: `concertina_bench::side_by_side` runs threads at the same time, `concertina_bench::handover` hands
+//! blocks over.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,8 +85,8 @@ pub(crate) fn threads() {
     }
 }
 
-/// Runs a churn in chunks while another thread takes the statistics of an allocator again and again. Returns the times of the
-/// chunks, interrupted ones too, and the mean time of one look.
+/// Runs a churn in chunks while another thread takes the statistics of an allocator again and again. Returns the times
+/// of the chunks, interrupted ones too, and the mean time of one look.
 fn chunks_beside_looks(
     churn: &mut dyn FnMut(u64),
     looked_at: Option<&Allocator<Emulator>>,

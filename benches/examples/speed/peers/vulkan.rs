@@ -1,7 +1,7 @@
 //! Just enough of a Vulkan device for `gpu-allocator`: 256 GiB of device memory, whose allocations are numbers.
 //!
-//! Neighbours: `peers` makes its allocator on it. The crate has no other door to its sub-allocation than a device of Vulkan,
-//! Direct3D or Metal; functions that it does not call here stay unloaded, and end the program if they are.
+//! Neighbours: `peers` makes its allocator on it. The crate has no other door to its sub-allocation than a device of
+//! Vulkan, Direct3D or Metal; functions that it does not call here stay unloaded, and end the program if they are.
 
 #![allow(unsafe_code, reason = "functions that Vulkan calls write through pointers")]
 

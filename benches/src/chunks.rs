@@ -136,13 +136,6 @@ pub fn clock_cost() -> Duration {
     nothing[LOOKS / 2]
 }
 
-/// In what steps the clock goes on, as far as can be seen: the least time but none between two looks.
-pub fn clock_step() -> Duration {
-    let looks: Vec<Instant> = (0..LOOKS).map(|_| Instant::now()).collect();
-    let apart = looks.windows(2).map(|pair| pair[1] - pair[0]);
-    apart.filter(|time| !time.is_zero()).min().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;

@@ -3,7 +3,7 @@
 //!
 //! Neighbours: `churn` has pairs among many live blocks.
 
-use concertina_bench::chunks::{Lane, Spread, Turns, clock_cost, clock_step};
+use concertina_bench::chunks::{Lane, Spread, Turns, clock_cost};
 use concertina_bench::contender::{ByAddress, ByHandle, Contender, DriverMalloc, HostHeap};
 
 use crate::peers::{GpuAllocator, OffsetAllocator};
@@ -67,14 +67,14 @@ pub(crate) fn hot() {
 
 /// Single pairs.
 pub(crate) fn single() {
-    let (clock, step) = (clock_cost().as_nanos(), clock_step().as_nanos());
+    let clock = clock_cost().as_nanos();
     table::title(
         "single: one pair at a time, ns",
         &[
             &format!(
-                "Each pair between two looks at the clock, whose own cost ({clock} ns) is taken off. It goes on"
+                "Each pair between two looks at the clock, whose own cost ({clock} ns) is taken off. Where"
             ),
-            &format!("in steps of about {step} ns: where a pair takes few of them, a ratio says little."),
+            "all times are multiples of one, that is the clock's step: ratios of a few steps say little.",
             "On the right: p99 over the median, of all pairs and (in brackets) of the best tenth of rounds.",
         ],
     );

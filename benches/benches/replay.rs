@@ -1,9 +1,11 @@
-//! What does an event of a whole trace cost the host, by allocator? (The emulated driver is in the figure.)
+//! What does an event of a whole trace cost the host, by allocator (the emulated driver is in the figure)? And what
+//! when the allocator has run the trace once before (the driver is taken off)?
 //!
 //! Neighbours: `hit_path` times the fast path alone; `cargo xtask bench` prints the same figure beside the others.
 
 use std::time::Duration;
 
+use concertina_bench::passes::Passes;
 use concertina_bench::{AllocatorName, Case, DeviceSpec, PolicyName, TraceFile};
 use concertina_trace::LoadedTrace;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -36,5 +38,30 @@ fn replay(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, replay);
+/// Training, training with sequences of any length, serving.
+const TRACES_AGAIN: &[&str] = &["t1", "t2", "t7"];
+
+/// The second pass on the same allocator, the driver's time taken off.
+fn second_pass(criterion: &mut Criterion) {
+    let device = DeviceSpec::default();
+    let mut group = criterion.benchmark_group("replay/second pass");
+    group.sample_size(10).measurement_time(Duration::from_secs(5));
+    for word in TRACES_AGAIN {
+        let file = TraceFile::find(word).expect("a bundled trace");
+        let trace = LoadedTrace::open(file.path()).expect("a bundled trace is readable");
+        let passes = Passes { trace: &trace, device: &device };
+        group.throughput(Throughput::Elements(trace.steps().len() as u64));
+        group.bench_function(BenchmarkId::from_parameter(word), |bencher| {
+            let second = || {
+                let passes = passes.on_concertina(PolicyName::Balanced, 2);
+                let pass = passes.expect("the device is large enough")[1];
+                pass.total - pass.in_driver
+            };
+            bencher.iter_custom(|times| (0..times).map(|_| second()).sum());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, replay, second_pass);
 criterion_main!(benches);

@@ -1,9 +1,9 @@
-//! What does a pair of an allocation and its free cost on several threads, by what they share; and what a block that
-//! another thread frees?
+//! What does a pair of an allocation and its free cost on several threads, by what they share?
 //!
-//! Neighbours: `src/threads.rs` has the threads, `examples/thread_scaling.rs` prints ratios that a loaded machine blurs less.
+//! Neighbours: `cross_free` has blocks that another thread frees; `src/threads.rs` has the threads,
+//! `examples/thread_scaling.rs` prints ratios that a loaded machine blurs less.
 
-use concertina_bench::threads::{Crew, Handover, Sharing};
+use concertina_bench::threads::{Crew, Sharing};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Pairs of each thread in one measurement.
@@ -24,18 +24,5 @@ fn side_by_side(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn handover(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("freed_by_another_thread");
-    group.sample_size(30).throughput(Throughput::Elements(PAIRS));
-    let handover = Handover::new();
-    group.bench_function("blocks", |bencher| {
-        bencher.iter_custom(|runs| (0..runs).map(|_| handover.run(PAIRS)).sum());
-    });
-    group.bench_function("channel only", |bencher| {
-        bencher.iter_custom(|runs| (0..runs).map(|_| handover.run_channel_only(PAIRS)).sum());
-    });
-    group.finish();
-}
-
-criterion_group!(benches, side_by_side, handover);
+criterion_group!(benches, side_by_side);
 criterion_main!(benches);

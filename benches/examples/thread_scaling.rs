@@ -10,14 +10,11 @@
 //! cargo run --release -p concertina-bench --example thread_scaling
 //! ```
 
-use std::time::Duration;
-
-use concertina_bench::threads::{Crew, Handover, Sharing};
+use concertina_bench::threads::{Crew, Sharing};
 
 const ROUNDS: usize = 41;
 /// Pairs of all threads together in one run: long enough for the scheduler to spread the threads.
 const PAIRS: u64 = 600_000;
-const BLOCKS: u64 = 20_000;
 
 struct Variant {
     threads: usize,
@@ -57,17 +54,12 @@ fn main() {
         Variant::new(4, Sharing::Allocator),
         Variant::new(4, Sharing::Stream),
     ];
-    let handover = Handover::new();
-    let (mut blocks, mut items) = (Vec::new(), Vec::new());
-    let ns = |time: Duration| time.as_nanos() as f64 / BLOCKS as f64;
     for round in 0..ROUNDS {
         // Who comes first changes, so that nobody always runs behind the same other one.
         for at in 0..variants.len() {
             let at = (at + round) % variants.len();
             variants[at].round();
         }
-        blocks.push(ns(handover.run(BLOCKS)));
-        items.push(ns(handover.run_channel_only(BLOCKS)));
     }
 
     println!(
@@ -91,11 +83,6 @@ fn main() {
             variant.rates.iter().zip(&base.rates).map(|(rate, base)| rate / base).collect();
         print_ratios(&variant.name(), quantile(variant.rates.clone(), 0.5) / 1e6, &ratios, &base.name());
     }
-    println!(
-        "Freed by another thread: {:.0} ns a block; {:.0} ns an empty item of the same channel (medians)",
-        quantile(blocks, 0.5),
-        quantile(items, 0.5)
-    );
 }
 
 fn print_ratios(name: &str, value: f64, ratios: &[f64], base: &str) {

@@ -1,7 +1,8 @@
-//! What a run can choose from: the bundled traces, the public cases, the policies of Concertina.
+//! What a run can choose from: the bundled traces, the public cases, the policies of Concertina, questions on host
+//! time.
 //!
-//! Main types: [`TraceFile`], [`PolicyName`]. Neighbours: `allocator_name` has the allocators; `case` runs what was
-//! chosen; the files are in `benches/traces`, those of the public cases in `benches/traces/cases`.
+//! Main types: [`TraceFile`], [`PolicyName`], [`SpeedSection`]. Neighbours: `allocator_name` has the allocators; `case`
+//! runs what was chosen; the files are in `benches/traces`, those of the public cases in `benches/traces/cases`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -178,6 +179,33 @@ names! {
         Lean = "lean",
         /// Create while mapped bytes stay within 1.05 times the live peak, then steal.
         Balanced = "balanced",
+    }
+}
+
+names! {
+    /// A question on host time that `cargo xtask speed` answers.
+    SpeedSection,
+    /// A word that names no section.
+    UnknownSection("section")
+    {
+        /// A pair of one size and nothing else, beside peers.
+        Hot = "hot",
+        /// Pairs one at a time: how far from the median one may be.
+        Single = "single",
+        /// One of many live blocks goes, another comes, beside peers.
+        Churn = "churn",
+        /// Two threads, by what they share.
+        Threads = "threads",
+        /// While another thread takes statistics.
+        Snapshot = "snapshot",
+        /// Blocks that another thread frees.
+        Handover = "handover",
+        /// By live blocks.
+        Live = "live",
+        /// By mapped pages.
+        Mapped = "mapped",
+        /// An event of a whole trace, cold and warm.
+        Replay = "replay",
     }
 }
 

@@ -1,34 +1,25 @@
 //! Threads that allocate and free side by side: how much do they slow one another?
 //!
-//! Main types: [`Crew`], [`Sharing`], [`Handover`]. Neighbours: `benches/threads.rs` times them with criterion,
-//! `examples/thread_scaling.rs` prints a table of ratios.
+//! Main types: [`Crew`], [`Sharing`]. Neighbours: `side_by_side` times them while all run;
+//! `benches/threads.rs` times them with criterion, `examples/thread_scaling.rs` prints a table of ratios.
 //!
 //! Every pair finds a place whose pages are all held: a run asserts that no driver call was made. Two variants can only
 //! be compared within one run of a program, by turns: what the machine does beside it changes from second to second.
 
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use concertina::{Allocation, Allocator, Config, Layout, Stream};
 use concertina_emulator::{Emulator, EmulatorConfig};
+
+use crate::side_by_side::ns_while_all_run;
 
 /// Sizes in bytes that each thread asks for by turns: bins, parts of a page, many pages.
 const SIZES: [u64; 4] = [512, 64 << 10, 1 << 20, 20 << 20];
 
 /// Blocks of 64 KiB that stay live on each stream, so that its heaps are not empty.
 const NEIGHBOURS: usize = 200;
-
-/// Pairs between two looks at the clock.
-pub const CHUNK: u64 = 256;
-
-/// A chunk that took this long was interrupted: some 20 times what it takes by itself, and less than a slice of the
-/// scheduler.
-pub const INTERRUPTED: Duration = Duration::from_micros(500);
-
-/// Blocks that are on their way to the thread that frees them, at most.
-const ON_THE_WAY: usize = 64;
 
 /// What the threads of a crew have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,104 +147,10 @@ impl Crew {
         (self.members.len() as u64 * pairs) as f64 / self.run(pairs).as_secs_f64()
     }
 
-    /// Runs so many pairs on each thread, and returns the ns a pair took while *all* threads were running, one value for
-    /// each chunk of [`CHUNK`] pairs.
-    ///
-    /// On a loaded machine, or when the scheduler puts both threads on one processor, threads often run one after the
-    /// other, and then nothing can slow them. Those times are left out: a chunk counts if chunks of every other thread
-    /// cover it that took no longer than [`INTERRUPTED`].
+    /// Runs so many pairs on each thread, and returns the ns a pair took while all threads were running, one value for
+    /// each chunk: see [`ns_while_all_run`].
     pub fn ns_while_all_run(&self, pairs: u64) -> Vec<f64> {
-        let start = Barrier::new(self.members.len());
-        let chunks: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
-            let start = &start;
-            let work = |member: &Member| {
-                start.wait();
-                let mut begun = Instant::now();
-                let chunk = |_| {
-                    member.pairs(CHUNK);
-                    let ended = Instant::now();
-                    (std::mem::replace(&mut begun, ended), ended)
-                };
-                (0..pairs / CHUNK).map(chunk).collect()
-            };
-            let threads: Vec<_> =
-                self.members.iter().map(|member| scope.spawn(move || work(member))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no pair fails")).collect()
-        });
-        let running: Vec<Vec<(Instant, Instant)>> = chunks.iter().map(|chunks| running(chunks)).collect();
-        let counts = |&(begun, ended): &(Instant, Instant)| {
-            running.iter().all(|spans| {
-                let at = spans.partition_point(|(_, end)| *end < ended);
-                spans.get(at).is_some_and(|(start, _)| *start <= begun)
-            })
-        };
-        let ns = |(begun, ended): &(Instant, Instant)| (*ended - *begun).as_nanos() as f64 / CHUNK as f64;
-        chunks.iter().flatten().filter(|chunk| counts(chunk)).map(ns).collect()
+        let mut loops: Vec<_> = self.members.iter().map(|member| |pairs| member.pairs(pairs)).collect();
+        ns_while_all_run(&mut loops, pairs).concat()
     }
-}
-
-/// The times in which a thread was not interrupted: its chunks, joined where none took too long.
-fn running(chunks: &[(Instant, Instant)]) -> Vec<(Instant, Instant)> {
-    let mut spans: Vec<(Instant, Instant)> = Vec::new();
-    for &(begun, ended) in chunks.iter().filter(|(begun, ended)| *ended - *begun < INTERRUPTED) {
-        match spans.last_mut() {
-            Some((_, end)) if *end == begun => *end = ended,
-            _ => spans.push((begun, ended)),
-        }
-    }
-    spans
-}
-
-/// One thread allocates and another frees what it is given.
-pub struct Handover {
-    member: Member,
-}
-
-impl std::fmt::Debug for Handover {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handover").finish_non_exhaustive()
-    }
-}
-
-impl Default for Handover {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Handover {
-    /// A warm pair of threads.
-    ///
-    /// # Panics
-    /// If an emulated device can't be made.
-    pub fn new() -> Self {
-        let mut member = Member::new();
-        member.neighbours = (0..NEIGHBOURS).map(|_| member.allocate(64 << 10)).collect();
-        let most: Vec<_> =
-            SIZES.iter().cycle().take(2 * ON_THE_WAY).map(|&bytes| member.allocate(bytes)).collect();
-        drop(most);
-        Self { member }
-    }
-
-    /// Hands over so many blocks. Returns the time until the last is freed.
-    pub fn run(&self, blocks: u64) -> Duration {
-        let sizes = SIZES.into_iter().cycle().take(blocks as usize);
-        hand_over(sizes.map(|bytes| self.member.allocate(bytes)))
-    }
-
-    /// The same for numbers that nobody allocates: what the channel takes by itself.
-    pub fn run_channel_only(&self, items: u64) -> Duration {
-        hand_over(0..items)
-    }
-}
-
-fn hand_over<T: Send>(items: impl Iterator<Item = T> + Send) -> Duration {
-    let (sender, receiver) = sync_channel(ON_THE_WAY);
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        scope.spawn(move || receiver.into_iter().for_each(|item| drop(black_box(item))));
-        items.for_each(|item| sender.send(item).expect("the receiver takes all"));
-        drop(sender);
-    });
-    begun.elapsed()
 }

@@ -5,7 +5,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, ci, contract, gpu, instructions, probe, replay, sweep, test, tidy, trace};
+use crate::{bench, ci, contract, gpu, instructions, probe, replay, speed, sweep, test, tidy, trace};
 
 /// Bench, replay, test and check Concertina, an allocator for GPU memory on CUDA virtual memory.
 #[derive(Debug, Parser)]
@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Sweep(sweep::SweepArgs),
     /// Count the instructions of an allocation and its free; needs valgrind.
     Instructions(instructions::InstructionsArgs),
+    /// Time an allocation and its free, beside other allocators and by what is live.
+    Speed(speed::SpeedArgs),
     /// Look at traces, make them, convert them.
     Trace(trace::TraceArgs),
     /// Run all tests.

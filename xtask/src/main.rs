@@ -17,6 +17,7 @@ mod measured_device;
 mod probe;
 mod process;
 mod replay;
+mod speed;
 mod sweep;
 mod test;
 mod tidy;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Instructions(args) => instructions::run(&root, args),
+        Command::Speed(args) => speed::run(&root, args),
         Command::Trace(args) => trace::run(args),
         Command::Test(args) => test::run(&root, args),
         Command::Tidy(args) => tidy::run(&root, args),

@@ -35,7 +35,7 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
                     "arena {number}: block {block_number} has another neighbour than {before:?}"
                 ));
             }
-            if block.state == BlockState::Hole {
+            if block.is(BlockState::Hole) {
                 holes += 1;
                 if !heap
                     .holes
@@ -45,7 +45,7 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
                 {
                     broken.push(format!("hole {block_number} is not in the index"));
                 }
-                if before.is_some_and(|before| heap.blocks.get(before).state == BlockState::Hole) {
+                if before.is_some_and(|before| heap.blocks.get(before).is(BlockState::Hole)) {
                     broken.push(format!("holes {before:?} and {block_number} are not coalesced"));
                 }
             } else {
@@ -55,7 +55,7 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
                     if !arena.segment.is_held(page) {
                         broken.push(format!(
                             "arena {number}: page {page} of {:?} block {block_number} is not held",
-                            block.state
+                            block.state()
                         ));
                     }
                 }
@@ -110,8 +110,8 @@ pub(crate) fn heaps<D: Driver>(heaps: &Heaps<D>) -> Vec<String> {
         live_bytes += locked
             .blocks
             .iter()
-            .filter(|(_, block)| block.state == BlockState::Live)
-            .map(|(_, block)| block.bytes)
+            .filter(|(_, block)| block.is(BlockState::Live))
+            .map(|(_, block)| block.bytes())
             .sum::<u64>();
         for arena in &locked.arenas {
             let segment = &arena.segment;

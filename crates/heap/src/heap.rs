@@ -302,7 +302,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     fn set_busy(&mut self, number: u32) {
         let block = self.blocks.get_mut(number);
-        block.state = BlockState::Claimed;
+        block.set_state(BlockState::Claimed);
         let (arena, start, end) = (block.arena, block.start, block.end());
         let pages = self.pages_touched(start, end);
         self.arenas[arena as usize].idle.set_busy(pages);
@@ -313,7 +313,7 @@ impl<D: Driver> Heap<D> {
     /// the block.
     pub(crate) fn take_from_tail(&mut self, arena: u32, start: u32, steps: u32) -> u32 {
         let Arena { last, extent, .. } = self.arenas[arena as usize];
-        let last_is_hole = last != NONE && self.blocks.get(last).state == BlockState::Hole;
+        let last_is_hole = last != NONE && self.blocks.get(last).is(BlockState::Hole);
         let block = if last_is_hole {
             self.holes.remove(self.hole(last));
             let hole_start = self.blocks.get(last).start;
@@ -344,8 +344,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     pub(crate) fn grant(&mut self, number: u32, request: &Request) -> Granted {
         let block = self.blocks.get_mut(number);
-        block.state = BlockState::Live;
-        block.bytes = request.bytes;
+        block.set(BlockState::Live, request.bytes);
         let (arena, start, generation) = (block.arena, block.start, block.generation);
         self.live_blocks += 1;
         self.live.add(request.bytes);
@@ -365,7 +364,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     fn check_live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
         match self.blocks.find(number) {
-            Some(block) if block.state == BlockState::Live && block.generation == generation => Ok(()),
+            Some(block) if block.is(BlockState::Live) && block.generation == generation => Ok(()),
             _ => Err(FreeError::NotLive { block: number, generation }),
         }
     }
@@ -408,7 +407,7 @@ impl<D: Driver> Heap<D> {
         self.check_live(number, generation)?;
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
-        let Block { bytes, steps, .. } = *block;
+        let (bytes, steps) = (block.bytes(), block.steps);
         // A free that was queued may be older than the last one.
         self.last_tick = self.last_tick.max(tick);
         self.live_blocks -= 1;
@@ -434,8 +433,8 @@ impl<D: Driver> Heap<D> {
             let steps = block.steps;
             self.put_back(number, steps);
         } else {
-            block.state = BlockState::Pending;
-            self.pending_bytes += block.bytes;
+            block.set_state(BlockState::Pending);
+            self.pending_bytes += block.bytes();
             self.pending.push(PendingBlock { block: number, uses });
         }
     }
@@ -447,7 +446,7 @@ impl<D: Driver> Heap<D> {
             && !self.retired
             && self.bins.push(number, steps)
         {
-            self.blocks.get_mut(number).state = BlockState::Binned;
+            self.blocks.get_mut(number).set_state(BlockState::Binned);
         } else {
             self.release(number);
         }
@@ -457,12 +456,11 @@ impl<D: Driver> Heap<D> {
     /// are idle from now on.
     fn release(&mut self, number: u32) {
         let block = self.blocks.get_mut(number);
-        block.state = BlockState::Hole;
-        block.bytes = 0;
+        block.set(BlockState::Hole, 0);
         let Block { arena, start, prev, next, .. } = *block;
         let end = block.end();
         self.used_steps -= u64::from(end - start);
-        let is_hole = |number: u32| number != NONE && self.blocks.get(number).state == BlockState::Hole;
+        let is_hole = |number: u32| number != NONE && self.blocks.get(number).is(BlockState::Hole);
         let hole = match (is_hole(prev), is_hole(next)) {
             (false, false) => {
                 self.index(number);

@@ -295,9 +295,9 @@ impl<D: Driver> Heap<D> {
         let last = (arena.last != NONE).then(|| self.blocks.get(arena.last));
         let start = match last {
             // Over the last block, if that is a hole that is too small.
-            Some(block) if block.state == BlockState::Hole && block.steps < request.steps => block.start,
+            Some(block) if block.is(BlockState::Hole) && block.steps < request.steps => block.start,
             // Behind it, if its pages were refused.
-            Some(block) if block.state == BlockState::Hole => arena.extent.next_multiple_of(per_page),
+            Some(block) if block.is(BlockState::Hole) => arena.extent.next_multiple_of(per_page),
             _ => arena.extent,
         };
         self.plan_between(number, Spot::Tail, start, room, request, rules)
@@ -309,7 +309,7 @@ impl<D: Driver> Heap<D> {
         let arena = &self.arenas[number as usize];
         let per_page = self.steps_per_page();
         let last = (arena.last != NONE).then(|| self.blocks.get(arena.last))?;
-        if last.state != BlockState::Hole || last.steps < request.steps {
+        if !last.is(BlockState::Hole) || last.steps < request.steps {
             return None;
         }
         // Behind the last place that is in the hole as a whole.

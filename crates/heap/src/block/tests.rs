@@ -82,7 +82,7 @@ impl Run {
                 let first = 1 + at % (whole.steps - 1);
                 let number = self.table.split(whole.number, first);
                 self.note_new(number)?;
-                prop_assert_eq!(self.table.get(number).bytes, 0);
+                prop_assert_eq!(self.table.get(number).bytes(), 0);
                 self.arenas[arena][place].steps = first;
                 self.arenas[arena].insert(place + 1, Range { number, steps: whole.steps - first, ..whole });
             }
@@ -96,14 +96,14 @@ impl Run {
                 let generation = self.table.get(gone.number).generation;
                 self.table.absorb_next(self.arenas[arena][place].number);
                 let vacant = self.table.find(gone.number).unwrap();
-                prop_assert_eq!(vacant.state, BlockState::Vacant);
+                prop_assert_eq!(vacant.state(), BlockState::Vacant);
                 prop_assert_ne!(vacant.generation, generation, "an old handle must not fit");
             }
             Step::Rename { nth, state } => {
                 let Some((arena, place)) = self.pick(nth) else { return Ok(()) };
                 let range = &mut self.arenas[arena][place];
                 range.state = state;
-                self.table.get_mut(range.number).state = state;
+                self.table.get_mut(range.number).set_state(state);
             }
         }
         self.compare()
@@ -115,7 +115,7 @@ impl Run {
             for (at, range) in ranges.iter().enumerate() {
                 let block = self.table.get(range.number);
                 prop_assert_eq!((block.arena, block.start), (arena as u32, start));
-                prop_assert_eq!((block.steps, block.state), (range.steps, range.state));
+                prop_assert_eq!((block.steps, block.state()), (range.steps, range.state));
                 start += range.steps;
                 prop_assert_eq!(block.end(), start);
                 let before = at.checked_sub(1).map(|before| ranges[before].number);

@@ -24,7 +24,7 @@ impl<D: Driver> Heap<D> {
 
     /// Where the live block ends, in steps.
     pub(crate) fn live_end(&self) -> u32 {
-        let live = self.blocks.iter().find(|(_, block)| block.state == BlockState::Live);
+        let live = self.blocks.iter().find(|(_, block)| block.is(BlockState::Live));
         live.map_or(0, |(_, block)| block.end())
     }
 
@@ -32,7 +32,7 @@ impl<D: Driver> Heap<D> {
         let hole = self
             .blocks
             .iter()
-            .find(|(_, block)| block.start == start && block.state == BlockState::Hole)
+            .find(|(_, block)| block.start == start && block.is(BlockState::Hole))
             .filter(|(_, block)| block.steps >= steps);
         hole.map_or(Spot::Tail, |(number, _)| Spot::Hole(self.hole(number)))
     }
@@ -76,7 +76,9 @@ impl<D: Driver> Heap<D> {
 
     /// Sets the bytes, as asked, of a live block: no fewer than it has.
     pub(crate) fn set_bytes(&mut self, granted: Granted, bytes: u64) {
-        let before = std::mem::replace(&mut self.blocks.get_mut(granted.block).bytes, bytes);
+        let block = self.blocks.get_mut(granted.block);
+        let before = block.bytes();
+        block.set(BlockState::Live, bytes);
         self.live.add(bytes - before);
     }
 
@@ -91,7 +93,7 @@ impl<D: Driver> Heap<D> {
         let number = live.block;
         self.check_live(number, live.generation)?;
         let before = *self.blocks.get(number);
-        let freed = before.bytes.saturating_sub(bytes);
+        let freed = before.bytes().saturating_sub(bytes);
         self.live.sub(freed);
         let steps = bytes.div_ceil(STEP_BYTES) as u32;
         self.last_tick = self.clock.now().tick;
@@ -103,10 +105,10 @@ impl<D: Driver> Heap<D> {
             self.give_up(number, uses);
             return Ok(());
         }
-        self.blocks.get_mut(number).bytes = bytes;
+        self.blocks.get_mut(number).set(BlockState::Live, bytes);
         if steps < before.steps {
             let end = self.split(number, steps);
-            self.blocks.get_mut(end).bytes = freed;
+            self.blocks.get_mut(end).set(BlockState::Live, freed);
             self.give_up(end, uses);
         }
         Ok(())

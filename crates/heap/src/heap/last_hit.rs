@@ -103,13 +103,13 @@ impl<D: Driver> Heap<D> {
             self.last_hit.live = NONE;
             let block = self.blocks.get_mut(number);
             block.generation = generation;
-            block.bytes = bytes;
+            block.set(BlockState::Live, bytes);
         } else if kept_steps > 0 {
             self.last_hit.kept_steps = 0;
             let block = self.blocks.get_mut(number);
             block.generation = generation;
             // As for a request that was not made yet.
-            block.state = BlockState::Claimed;
+            block.set_state(BlockState::Claimed);
             self.put_back(number, kept_steps);
         }
     }

@@ -138,7 +138,7 @@ impl<D: Driver> Heap<D> {
 
     pub(super) fn take_back(&mut self, pending: &PendingBlock) {
         let block = self.blocks.get(pending.block);
-        self.pending_bytes -= block.bytes;
+        self.pending_bytes -= block.bytes();
         self.release(pending.block);
     }
 

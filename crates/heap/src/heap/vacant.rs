@@ -19,7 +19,7 @@ impl<D: Driver> Heap<D> {
     pub(super) fn is_empty(&self, arena: &Arena<D>) -> bool {
         arena.last == NONE || {
             let last = self.blocks.get(arena.last);
-            last.state == BlockState::Hole && last.start == 0
+            last.is(BlockState::Hole) && last.start == 0
         }
     }
 

@@ -500,11 +500,8 @@ impl<D: Driver> Heap<D> {
     fn set_idle(&mut self, arena: u32, pages: PageRange) {
         let state = &mut self.arenas[arena as usize];
         self.idle.push(arena, &mut state.idle, pages, self.last_tick);
-        let (arenas, shift) = (&self.arenas, self.page_shift);
-        self.idle.compact(
-            || arenas.iter().map(|arena| (arena.extent >> shift) as usize).sum(),
-            |arena| &arenas[arena as usize].idle,
-        );
+        let arenas = &self.arenas;
+        self.idle.compact(|arena| &arenas[arena as usize].idle);
     }
 
     #[inline]

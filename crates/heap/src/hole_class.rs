@@ -43,8 +43,8 @@ impl Class {
     }
 
     #[inline]
-    fn part(&self, part: usize) -> &[Hole] {
-        if part == 0 { &self.first } else { &self.more[part - 1] }
+    fn part(&self, part: usize) -> Option<&Vec<Hole>> {
+        if part == 0 { Some(&self.first) } else { self.more.get(part - 1) }
     }
 
     #[inline]
@@ -55,19 +55,16 @@ impl Class {
     /// The first hole that `before` does not hold for; it holds for none behind that.
     #[inline]
     pub(crate) fn search(&self, before: impl Fn(&Hole) -> bool) -> Option<(At, Hole)> {
-        let part = if self.more.is_empty() {
-            0
-        } else {
-            // Its last one is the first of those that it does not hold for, or it is the last part.
-            let ends = |part: &Vec<Hole>| part.last().is_some_and(&before);
-            if ends(&self.first) { 1 + self.more.partition_point(ends) } else { 0 }
-        };
-        if part > self.more.len() {
-            return None;
-        }
-        let holes = self.part(part);
-        let at = holes.partition_point(before);
-        holes.get(at).map(|&hole| (At { part, at }, hole))
+        let part = if self.more.is_empty() { 0 } else { self.part_of(&before) };
+        let at = self.part(part)?.partition_point(before);
+        self.part(part)?.get(at).map(|&hole| (At { part, at }, hole))
+    }
+
+    // The part whose last hole is the first of those that `before` does not hold for.
+    #[cold]
+    fn part_of(&self, before: impl Fn(&Hole) -> bool) -> usize {
+        let ends = |part: &Vec<Hole>| part.last().is_some_and(&before);
+        if ends(&self.first) { 1 + self.more.partition_point(ends) } else { 0 }
     }
 
     /// The smallest one.
@@ -97,40 +94,45 @@ impl Class {
         if self.first.capacity() == 0 {
             self.first.reserve(CACHE_LINES_BYTES / size_of::<Hole>());
         }
-        let part = if self.more.is_empty() {
-            0
+        if !self.more.is_empty() || self.first.len() >= MOST {
+            self.insert_into_parts(hole);
         } else {
-            self.more.partition_point(|part| part.first().is_some_and(|known| *known < hole))
-        };
-        let holes = self.part_mut(part);
-        let at = holes.partition_point(|known| *known < hole);
-        holes.insert(at, hole);
-        if holes.len() > MOST {
-            self.halve(part);
+            insert_into(&mut self.first, hole);
         }
     }
 
     #[cold]
-    fn halve(&mut self, part: usize) {
-        let rest = self.part_mut(part).split_off(MOST / 2);
-        self.more.insert(part, rest);
+    fn insert_into_parts(&mut self, hole: Hole) {
+        let part = self.more.partition_point(|part| part.first().is_some_and(|known| *known < hole));
+        let holes = self.part_mut(part);
+        insert_into(holes, hole);
+        if holes.len() > MOST {
+            let rest = holes.split_off(MOST / 2);
+            self.more.insert(part, rest);
+        }
     }
 
     /// Takes a hole out.
     #[inline]
     pub(crate) fn remove(&mut self, At { part, at }: At) {
-        let holes = self.part_mut(part);
-        holes.remove(at);
-        if holes.is_empty() && !self.more.is_empty() {
-            self.close_up(part);
+        if !self.more.is_empty() {
+            self.remove_from_parts(part, at);
+        } else if at + 1 == self.first.len() {
+            self.first.pop();
+        } else {
+            self.first.remove(at);
         }
     }
 
     #[cold]
-    fn close_up(&mut self, part: usize) {
-        let gone = self.more.remove(part.saturating_sub(1));
-        if part == 0 {
-            self.first = gone;
+    fn remove_from_parts(&mut self, part: usize, at: usize) {
+        let holes = self.part_mut(part);
+        holes.remove(at);
+        if holes.is_empty() {
+            let gone = self.more.remove(part.saturating_sub(1));
+            if part == 0 {
+                self.first = gone;
+            }
         }
     }
 
@@ -158,6 +160,16 @@ impl Class {
     pub(crate) fn from(&self, at: Option<At>) -> impl Iterator<Item = Hole> + '_ {
         let At { part, at } = at.unwrap_or(At { part: 0, at: 0 });
         let behind = self.more[part.min(self.more.len())..].iter().flatten();
-        self.part(part)[at..].iter().chain(behind).copied()
+        self.part(part).map_or(&[][..], |holes| &holes[at..]).iter().chain(behind).copied()
+    }
+}
+
+#[inline]
+fn insert_into(holes: &mut Vec<Hole>, hole: Hole) {
+    let at = holes.partition_point(|known| *known < hole);
+    if at == holes.len() {
+        holes.push(hole);
+    } else {
+        holes.insert(at, hole);
     }
 }

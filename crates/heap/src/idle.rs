@@ -149,20 +149,20 @@ impl IdlePages {
         self.runs.retain(|run| run.arena != arena);
     }
 
-    /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in `pages`, which is
-    /// counted only then, at a cost that is spread over the frees. A page that is busy now may keep its last run.
+    /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in the pages, and short, at
+    /// a cost that is spread over the frees. A page that is busy now may keep its last run.
     #[inline]
-    pub(crate) fn compact<'a>(&mut self, pages: impl Fn() -> usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
+    pub(crate) fn compact<'a>(&mut self, arena: impl Fn(u32) -> &'a ArenaIdle) {
         if self.runs.len() > self.compact_at.max(FEW_RUNS) {
-            self.compact_now(pages, arena);
+            self.compact_now(arena);
         }
     }
 
     #[cold]
-    fn compact_now<'a>(&mut self, pages: impl Fn() -> usize, arena: impl Fn(u32) -> &'a ArenaIdle) {
+    fn compact_now<'a>(&mut self, arena: impl Fn(u32) -> &'a ArenaIdle) {
         self.runs.retain(|run| arena(run.arena).stamps[run.pages.indices()].contains(&run.stamp));
-        // No page keeps more than one run, so that at least as many runs again come before the next time.
-        self.compact_at = 2 * pages() + FEW_RUNS;
+        // Three times as many come before the next time. No page keeps more than one run.
+        self.compact_at = 4 * self.runs.len() + FEW_RUNS;
     }
 
     /// Shows every idle page, the one idle for longest first, to `visit`, with the tick at which it became so, until that

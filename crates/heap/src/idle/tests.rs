@@ -103,8 +103,8 @@ impl Run {
             self.idle.push((page, self.now));
         }
         let all = (ARENAS * PAGES) as usize;
-        self.queue.compact(|| all, |arena| &self.arenas[arena as usize]);
-        prop_assert!(self.queue.runs.len() <= 2 * all + 64, "{} runs", self.queue.runs.len());
+        self.queue.compact(|arena| &self.arenas[arena as usize]);
+        prop_assert!(self.queue.runs.len() <= 4 * all + 64, "{} runs", self.queue.runs.len());
         Ok(())
     }
 
@@ -198,13 +198,13 @@ fn compaction_keeps_order_and_loses_nothing() {
     }
     queue.push(0, &mut arena, page(5), 41);
     assert_eq!(queue.runs.len(), 42);
-    queue.compact(|| 4, |_| &arena);
+    queue.compact(|_| &arena);
     assert_eq!(queue.runs.len(), 42, "too few to look");
     for at in 0..60 {
         queue.push(0, &mut arena, page(6 + at % 2), 42);
     }
     assert_eq!(queue.runs.len(), 102);
-    queue.compact(|| 4, |_| &arena);
+    queue.compact(|_| &arena);
     assert_eq!(queue.runs.len(), 6);
     let mut shown = Vec::new();
     queue.visit(

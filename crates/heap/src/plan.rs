@@ -10,9 +10,10 @@
 //! when the request is of [`WIDE_PAGES`] or more. Only if no hole will do, the tail serves.
 //! `docs/decisions/003-placement.md` has what each of these rules is good for, in figures.
 
+use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashSet;
 
-use concertina_vmm::{Directory, Driver, Frame, FrameId, Holder, PageRange, Place, Use};
+use concertina_vmm::{Directory, Driver, Frame, FrameId, Holder, PageRange, Place, SegmentId, Use};
 
 use crate::block::{BlockState, NONE};
 use crate::gather::Claim;
@@ -114,6 +115,25 @@ impl<D: Driver> Rules<'_, D> {
     /// Whether memory is short: then every hole is worth a look, it is that or running out of it.
     fn is_bound(&self) -> bool {
         self.frames.is_some() || self.mappings.is_some()
+    }
+}
+
+/// Frames by their numbers, which are small and all different: one multiplication spreads them (by 2^64 over the golden
+/// ratio: Knuth, "The Art of Computer Programming", 6.4).
+#[derive(Default)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
@@ -359,7 +379,7 @@ impl<D: Driver> Heap<D> {
         let arena = &self.arenas[number as usize];
         let pages = self.pages_touched(start, start + request.steps);
         let mut backing = Vec::with_capacity(pages.count as usize);
-        let mut revived = HashSet::with_capacity(pages.count as usize);
+        let mut revived: HashSet<FrameId, BuildHasherDefault<ByNumber>> = HashSet::default();
         for page in arena.segment.not_held(pages) {
             if !arena.idle.is_idle(page) {
                 // Another request is backing it at this moment.
@@ -396,6 +416,12 @@ impl<D: Driver> Heap<D> {
         Ok(plan)
     }
 
+    /// The arena that a segment is in: most often the one with this number.
+    fn arena_near(&self, number: u32, segment: SegmentId) -> Option<u32> {
+        let near = self.arenas[number as usize].segment.id() == segment;
+        if near { Some(number) } else { self.arena_of(segment) }
+    }
+
     /// How a stale page of the place could come by the frame that it is still mapped to.
     fn revival(
         &self,
@@ -410,7 +436,7 @@ impl<D: Driver> Heap<D> {
                 .free_frame(frame)
                 .filter(|frame| frame.pins() == 0 && (rules.may_serve)(frame))
                 .map(|_| Backing::ReviveStore(frame)),
-            Holder::Page(holder) => match self.arena_of(holder.segment) {
+            Holder::Page(holder) => match self.arena_near(number, holder.segment) {
                 Some(arena) => {
                     // The place's own frames stay where they are.
                     let in_place = arena == number && place.contains(holder.page);

@@ -1,6 +1,6 @@
 //! Runs of bits in a bitmap of pages, a word at a time.
 //!
-//! Main functions: [`get`], [`all`], [`set`], [`clear`], [`count_both`], [`ones_except`]. Neighbours: `segment` has the bitmap
+//! Main functions: [`get`], [`all`], [`set`], [`clear`], [`count_both`], [`ones_except`], [`zeros`]. Neighbours: `segment` has the bitmap
 //! "held", the heap's `idle` another; both use `bitvec` for all that is not on the way of a hit.
 //!
 //! `bitvec` has slices that begin at any bit of a word, and pays for that with some 80 instructions a call. The bitmaps
@@ -80,6 +80,24 @@ pub fn ones_except<'a>(a: &'a BitVec<u64>, b: &'a BitVec<u64>) -> impl Iterator<
     })
 }
 
+/// The pages of the run that don't have their bit set, in order; those behind the end of the bitmap are among them.
+pub fn zeros(bits: &BitVec<u64>, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
+    let (words, len) = (bits.as_raw_slice(), u32::try_from(bits.len()).unwrap_or(u32::MAX));
+    let mut at = pages.first;
+    std::iter::from_fn(move || {
+        while at < pages.end() {
+            let rest = if at < len { !words[at as usize / 64] >> (at % 64) } else { 1 };
+            // What a word has behind the end of the bitmap means nothing.
+            at = (at + rest.trailing_zeros()).min(at / 64 * 64 + 64).min(len.max(at));
+            if rest != 0 && at < pages.end() {
+                at += 1;
+                return Some(at - 1);
+            }
+        }
+        None
+    })
+}
+
 /// Sets the bit of every page of the run.
 ///
 /// # Panics
@@ -140,6 +158,9 @@ mod tests {
                     _ => prop_assert_eq!(all(&bits, pages), model[pages.indices()].all()),
                 }
                 let known = |page: u32| model.get(page as usize).map(|bit| *bit);
+                let beyond = PageRange::between(pages.first, pages.end() + 70);
+                let model_zeros = beyond.iter().filter(|page| known(*page) != Some(true));
+                prop_assert_eq!(zeros(&bits, beyond).collect::<Vec<_>>(), model_zeros.collect::<Vec<_>>());
                 for page in [pages.first, pages.end(), len + 64] {
                     prop_assert_eq!(get(&bits, page), known(page));
                 }

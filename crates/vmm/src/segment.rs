@@ -187,10 +187,7 @@ impl<D: Driver> Segment<D> {
 
     /// The pages of the range that are not held, in order.
     pub fn not_held(&self, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
-        // Pages that were never mapped have no bit yet.
-        let known = pages.indices().start.min(self.held.len())..pages.indices().end.min(self.held.len());
-        let never = pages.first.max(known.end as u32)..pages.end();
-        self.held[known].iter_zeros().map(move |at| pages.first + at as u32).chain(never)
+        page_bits::zeros(&self.held, pages)
     }
 
     /// Number of held pages.

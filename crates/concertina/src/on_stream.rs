@@ -89,7 +89,7 @@ impl<D: Driver> StreamCore<D> {
 
     /// Frees a block of the stream's own heaps, or of any other heap of the allocator.
     #[inline]
-    fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
+    pub(crate) fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
         let heap = self.cell(raw.key.kind);
         if heap.key() != raw.key || raw.allocator != self.shared.instance {
             return self.shared.free_raw(raw);

@@ -7,7 +7,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use concertina_heap::{DEFAULT_POOL, Granted};
+use concertina_heap::{DEFAULT_POOL, Freeing, Granted};
 use concertina_vmm::sync::Mutex;
 use concertina_vmm::{Address, Driver};
 
@@ -80,16 +80,20 @@ impl<D: Driver> ByAddress<D> {
     #[inline]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Address, Error> {
         let core = self.shared.core_of(stream)?;
-        let raw = core.allocate_raw(layout)?;
-        let stream = raw.key.stream;
-        let Granted { block, generation, address } = raw.granted;
-        let entry = Entry { block, generation, stream: stream.get(), bytes: raw.bytes() };
-        let home = self.homes.get(stream.index()).filter(|_| raw.key.pool == DEFAULT_POOL);
+        core.allocate_as(layout, |placed| self.keep(core, placed, layout))
+    }
+
+    #[inline(always)]
+    fn keep(&self, core: &Arc<StreamCore<D>>, placed: Placed, layout: Layout) -> Address {
+        let Placed { granted: Granted { block, generation, address }, pool } = placed;
+        let stream = core.clock.stream();
+        let entry = Entry { block, generation, stream: stream.get(), bytes: layout.bytes() };
+        let home = self.homes.get(stream.index()).filter(|_| pool == DEFAULT_POOL);
         let is_home = home.map(|home| home.get_or_init(|| Arc::clone(core))).is_some();
         if !is_home || !self.table.insert(address, entry) {
-            self.keep_elsewhere(raw);
+            self.keep_elsewhere(RawAllocation::new(core, placed, layout));
         }
-        Ok(address)
+        address
     }
 
     /// Frees the block that begins at `address`, in the order of the stream that it was allocated on. Does not wait for a
@@ -103,7 +107,8 @@ impl<D: Driver> ByAddress<D> {
     pub fn free(&self, address: Address) -> Result<(), Error> {
         let Some(entry) = self.table.take(address) else { return self.free_elsewhere(address) };
         let Some(core) = self.home(entry) else { return Err(Error::NoBlockAt { address }) };
-        core.free_raw(raw(core, address, entry))
+        let Entry { block, generation, bytes, .. } = entry;
+        core.free_own(Freeing { block, generation, bytes })
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.

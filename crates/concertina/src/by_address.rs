@@ -80,11 +80,7 @@ impl<D: Driver> ByAddress<D> {
     #[inline]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Address, Error> {
         let core = self.shared.core_of(stream)?;
-        core.allocate_as(layout, |placed| self.keep(core, placed, layout))
-    }
-
-    #[inline(always)]
-    fn keep(&self, core: &Arc<StreamCore<D>>, placed: Placed, layout: Layout) -> Address {
+        let placed = core.allocate_as(layout, |placed| placed)?;
         let Placed { granted: Granted { block, generation, address }, pool } = placed;
         let stream = core.clock.stream();
         let entry = Entry { block, generation, stream: stream.get(), bytes: layout.bytes() };
@@ -93,7 +89,7 @@ impl<D: Driver> ByAddress<D> {
         if !is_home || !self.table.insert(address, entry) {
             self.keep_elsewhere(RawAllocation::new(core, placed, layout));
         }
-        address
+        Ok(address)
     }
 
     /// Frees the block that begins at `address`, in the order of the stream that it was allocated on. Does not wait for a

@@ -234,7 +234,7 @@ fn threads_free_for_one_another_and_only_once() {
                     for number in 0..BLOCKS {
                         let bytes = SIZES[number as usize % SIZES.len()].min(MIB);
                         let address = by_address.allocate(Layout::new(bytes), &stream).unwrap();
-                        if number % 2 == 0 {
+                        if number.is_multiple_of(2) {
                             freed += free(address);
                         } else {
                             to.iter().for_each(|to| to.send(address).unwrap());
@@ -285,7 +285,7 @@ fn there_may_be_any_number_of_streams() {
     let by_address = allocator.by_address();
     for number in 0..5_000_u64 {
         let stream = allocator.register_stream(device.stream());
-        if number % 100 == 0 || number > 4_090 {
+        if number.is_multiple_of(100) || number > 4_090 {
             let address = by_address.allocate(Layout::new(512 + number), &stream).unwrap();
             assert_eq!(by_address.bytes(address), Some(512 + number));
             drop(stream);

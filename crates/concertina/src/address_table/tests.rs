@@ -70,7 +70,7 @@ proptest! {
                     let Some(end) = address.checked_add(entry.bytes) else { continue };
                     let before = model.range(..end).next_back();
                     if before.is_none_or(|(at, before)| at + before.bytes <= address) {
-                        let fits = address % 512 == 0 && address < END;
+                        let fits = address.is_multiple_of(512) && address < END;
                         prop_assert_eq!(table.insert(Address::new(address), entry), fits);
                         if fits {
                             model.insert(address, entry);
@@ -135,7 +135,7 @@ fn threads_never_share_a_block() {
     // Half of them in each of two leaves.
     let start = |place: u64| Address::new(((place % 2) << LEAF_BITS) + place / 2 * 4 * MIB);
     let of_round = |round: u64| {
-        let bytes = if round % 2 == 0 { MIB + round } else { 1 + round };
+        let bytes = if round.is_multiple_of(2) { MIB + round } else { 1 + round };
         Entry { block: round as u32, generation: round as u32, stream: round as u32, bytes }
     };
     let table = AddressTable::new();

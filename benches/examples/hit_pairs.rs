@@ -16,7 +16,7 @@ const NEIGHBOURS: usize = 1_000;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [face, bytes, pairs] = arguments.as_slice() else {
-        return Err("usage: hit_pairs handle|raw|on-stream BYTES PAIRS".into());
+        return Err("usage: hit_pairs handle|raw|on-stream|by-address BYTES PAIRS".into());
     };
     let (layout, pairs) = (Layout::new(bytes.parse()?), pairs.parse::<u64>()?);
 
@@ -46,7 +46,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 on_stream.free_raw(black_box(on_stream.allocate_raw(layout)?))?;
             }
         }
-        other => return Err(format!("no face {other:?}: handle, raw or on-stream").into()),
+        "by-address" => {
+            let by_address = allocator.by_address();
+            for _ in 0..pairs {
+                by_address.free(black_box(by_address.allocate(layout, &stream)?))?;
+            }
+        }
+        other => return Err(format!("no face {other:?}: handle, raw, on-stream or by-address").into()),
     }
     if device.counts().memory_calls() != calls {
         return Err("a pair made a driver call".into());

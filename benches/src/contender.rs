@@ -8,7 +8,7 @@ use std::fmt;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use concertina::{Address, Allocation, Allocator, Config, Layout, RawAllocation, Stream};
+use concertina::{Address, Allocation, Allocator, Config, Layout, Stream};
 use concertina_emulator::{Detection, Emulator, EmulatorConfig};
 use concertina_vmm::Driver as _;
 
@@ -137,23 +137,33 @@ impl Contender for ByHandle {
     }
 }
 
-/// Concertina with blocks that are plain values.
-#[derive(Debug, Default)]
-pub struct ByAddress(ByHandle);
+/// Concertina with blocks that are freed by their addresses, as C programs do it.
+#[derive(Debug)]
+pub struct ByAddress {
+    inner: ByHandle,
+    by_address: concertina::ByAddress<Emulator>,
+}
+
+impl Default for ByAddress {
+    fn default() -> Self {
+        let inner = ByHandle::new();
+        Self { by_address: inner.allocator.by_address(), inner }
+    }
+}
 
 impl Contender for ByAddress {
-    type Block = RawAllocation;
+    type Block = Address;
 
     fn name(&self) -> &'static str {
-        "concertina, raw"
+        "concertina, by address"
     }
 
-    fn allocate(&mut self, bytes: u64) -> RawAllocation {
-        self.0.allocator.allocate_raw(Layout::new(bytes), &self.0.stream).expect(ROOM)
+    fn allocate(&mut self, bytes: u64) -> Address {
+        self.by_address.allocate(Layout::new(bytes), &self.inner.stream).expect(ROOM)
     }
 
-    fn free(&mut self, block: RawAllocation) {
-        self.0.allocator.free_raw(block).expect("live");
+    fn free(&mut self, block: Address) {
+        self.by_address.free(block).expect("live");
     }
 }
 
@@ -247,13 +257,13 @@ mod tests {
         assert_eq!(handle.allocator().stats().live_bytes, 512);
         drop(neighbour);
 
-        let mut raw = ByAddress::default();
-        raw.pairs(20 << 20, 10);
-        assert_eq!(raw.0.allocator().stats().live_bytes, 0);
+        let mut by_address = ByAddress::default();
+        by_address.pairs(20 << 20, 10);
+        assert_eq!(by_address.inner.allocator().stats().live_bytes, 0);
         // Ten pages, created and mapped once; one access call.
         let mut fresh = ByHandle::new();
         fresh.pairs(20 << 20, 1);
-        assert_eq!(raw.0.driver_calls(), fresh.driver_calls());
+        assert_eq!(by_address.inner.driver_calls(), fresh.driver_calls());
 
         let mut direct = DriverMalloc::default();
         direct.pairs(20 << 20, 10);

@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code)]
 
-mod address_table;
 mod peer;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -107,7 +106,7 @@ pub extern "C" fn peer_free(block: *mut c_void, _bytes: u64, _stream: c_int) {
     }
 }
 
-/// Says that work on this stream uses the block, too. No other thread may name the block meanwhile.
+/// Says that work on this stream uses the block, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn peer_record(block: *mut c_void, stream: c_int) {
     if let Some(peer) = PEER.get()

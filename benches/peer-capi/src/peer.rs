@@ -1,18 +1,14 @@
 //! The allocator behind the C functions.
 //!
-//! Main types: [`Peer`], [`PeerError`]. Neighbours: `lib` has the functions; `address_table` finds an allocation by its address.
+//! Main types: [`Peer`], [`PeerError`]. Neighbours: `lib` has the functions; `concertina::ByAddress` finds a block by its address.
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina::{Allocation, Allocator, Config, Layout, Policy, Stats, Stream};
+use concertina::{Address, Allocator, ByAddress, Config, Layout, Policy, Stats, Stream};
 use concertina_cuda::cudarc::driver::sys::CUstream;
 use concertina_cuda::{Cuda, OpenError, Support};
 
-use crate::address_table::AddressTable;
-
-/// Bits of the addresses that CUDA gives: those of the host's processes, since CUDA 4 has them in common.
-const ADDRESS_BITS: u32 = 48;
 /// Names the policy.
 const VARIABLE: &str = "CONCERTINA_PEER_POLICY";
 
@@ -43,12 +39,12 @@ pub(crate) fn policy() -> Result<(Policy, &'static core::ffi::CStr), PeerError> 
     }
 }
 
-/// An allocator, the streams of its program by number, and the program's live blocks by address.
+/// An allocator by address, and the streams of its program by number.
 #[derive(Debug)]
 pub(crate) struct Peer {
     allocator: Allocator<Cuda>,
     streams: Vec<Stream<Cuda>>,
-    blocks: AddressTable<Allocation<Cuda>>,
+    by_address: ByAddress<Cuda>,
     refused: AtomicU64,
 }
 
@@ -74,33 +70,27 @@ impl Peer {
             allocator.register_stream(stream)
         };
         let streams = streams.iter().map(register).collect();
-        let blocks = AddressTable::covering(ADDRESS_BITS);
-        Ok(Self { allocator, streams, blocks, refused: AtomicU64::new(0) })
+        let by_address = allocator.by_address();
+        Ok(Self { allocator, streams, by_address, refused: AtomicU64::new(0) })
     }
 
     /// The address of a block; `None` if there is none.
     #[inline]
     pub(crate) fn allocate(&self, bytes: u64, stream: i32) -> Option<u64> {
-        let allocated = self.stream(stream).map(|stream| self.allocator.allocate(Layout::new(bytes), stream));
-        let Some(Ok(allocation)) = allocated else {
+        let allocated =
+            self.stream(stream).map(|stream| self.by_address.allocate(Layout::new(bytes), stream));
+        let Some(Ok(address)) = allocated else {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let address = allocation.address().get();
-        match self.blocks.insert(address, bytes, allocation) {
-            Ok(()) => Some(address),
-            Err(allocation) => {
-                complain(format_args!("{allocation:?} can't be found again, and was freed"));
-                None
-            }
-        }
+        Some(address.get())
     }
 
     /// Frees the block at an address, in the order of its stream.
     #[inline]
     pub(crate) fn free(&self, address: u64) {
-        if self.blocks.take(address).is_none() {
-            complain(format_args!("a free of {address:#x}, where no live block begins"));
+        if let Err(error) = self.by_address.free(Address::new(address)) {
+            complain(format_args!("a free: {error}"));
         }
     }
 
@@ -109,15 +99,9 @@ impl Peer {
         let Some(on) = self.stream(stream) else {
             return complain(format_args!("a use of {address:#x} on stream {stream}, which is none"));
         };
-        let Some(allocation) = self.blocks.take(address) else {
-            return complain(format_args!("a use of {address:#x}, where no live block begins"));
-        };
-        if let Err(error) = allocation.record_stream(on) {
-            complain(format_args!("a use of {address:#x}: {error}"));
+        if let Err(error) = self.by_address.record_stream(Address::new(address), on) {
+            complain(format_args!("a use on stream {stream}: {error}"));
         }
-        // It is still live, so that its place is its own.
-        let bytes = allocation.bytes();
-        drop(self.blocks.insert(address, bytes, allocation));
     }
 
     /// Gives back what is free.

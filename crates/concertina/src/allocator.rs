@@ -11,6 +11,7 @@ use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Stats, Trimmed};
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
 
 use crate::allocation::{Allocation, RawAllocation};
+use crate::by_address::ByAddress;
 use crate::config::Config;
 use crate::error::Error;
 use crate::graph::GraphPool;
@@ -66,6 +67,15 @@ impl<D: Driver> Shared<D> {
         let cell = self.cell_of(raw)?;
         let (block, generation) = (raw.granted.block, raw.granted.generation);
         Ok(self.heaps.record_stream(&cell, block, generation, &stream.core().clock)?)
+    }
+
+    #[inline]
+    pub(crate) fn core_of<'a>(
+        self: &Arc<Self>,
+        stream: &'a Stream<D>,
+    ) -> Result<&'a Arc<StreamCore<D>>, Error> {
+        let core = stream.core();
+        if Arc::ptr_eq(&core.shared, self) { Ok(core) } else { Err(Error::ForeignStream) }
     }
 
     pub(crate) fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
@@ -173,6 +183,12 @@ impl<D: Driver> Allocator<D> {
     pub(crate) fn rule_of(&self, stream: &Stream<D>) -> CrossStream {
         // A handle keeps the registration.
         self.shared.heaps.fences().rule(stream.id()).unwrap_or_default()
+    }
+
+    /// The allocator for a program that frees by address: behind a C interface, or as a pluggable allocator. Each value knows
+    /// its own blocks only, so that a program makes one and keeps it.
+    pub fn by_address(&self) -> ByAddress<D> {
+        ByAddress::new(&self.shared)
     }
 
     /// Allocates a block on a stream. Its content is undefined.
@@ -298,7 +314,6 @@ impl<D: Driver> Allocator<D> {
 
     #[inline]
     fn core_of<'a>(&self, stream: &'a Stream<D>) -> Result<&'a Arc<StreamCore<D>>, Error> {
-        let core = stream.core();
-        if Arc::ptr_eq(&core.shared, &self.shared) { Ok(core) } else { Err(Error::ForeignStream) }
+        self.shared.core_of(stream)
     }
 }

@@ -3,7 +3,7 @@
 //! Main type: [`Error`]. Neighbours: every fallible function of this crate returns it.
 
 use concertina_heap::{AllocateError, CaptureError, FreeError, GrowError, OutOfMemory, RequestError};
-use concertina_vmm::{DriverError, Unreturned};
+use concertina_vmm::{Address, DriverError, Unreturned};
 
 use crate::config::ConfigError;
 
@@ -35,6 +35,14 @@ pub enum Error {
     /// The block is not live: freed twice, or not of this allocator.
     #[error(transparent)]
     NotLive(#[from] FreeError),
+    /// No live block begins at that address: it was freed before, or is not one that this `ByAddress` gave out.
+    #[error(
+        "no live block begins at {address}: it was freed before, or is not one that this `ByAddress` gave out"
+    )]
+    NoBlockAt {
+        /// The address.
+        address: Address,
+    },
     /// What was asked for stands on virtual memory, and the device has none, or malloc segments were configured.
     #[error("{what} needs virtual memory, which this allocator does not have: {why}")]
     NeedsVirtualMemory {

@@ -8,8 +8,10 @@
 
 #![forbid(unsafe_code)]
 
+mod address_table;
 mod allocation;
 mod allocator;
+mod by_address;
 mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -22,6 +24,7 @@ mod stream;
 
 pub use allocation::{Allocation, RawAllocation};
 pub use allocator::Allocator;
+pub use by_address::ByAddress;
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use error::Error;
 pub use graph::{CaptureScope, GraphPool};
@@ -47,7 +50,9 @@ struct Readme;
 /// Handles may be sent to and shared by any thread, whatever the driver: compiles only while that is so.
 #[cfg(test)]
 mod handles_cross_threads {
-    use super::{Allocation, Allocator, CaptureScope, Driver, Error, GraphPool, Growable, OnStream, Stream};
+    use super::{
+        Allocation, Allocator, ByAddress, CaptureScope, Driver, Error, GraphPool, Growable, OnStream, Stream,
+    };
 
     fn is_send_and_sync<T: Send + Sync>() {}
 
@@ -56,6 +61,7 @@ mod handles_cross_threads {
         is_send_and_sync::<Allocator<D>>();
         is_send_and_sync::<Stream<D>>();
         is_send_and_sync::<OnStream<D>>();
+        is_send_and_sync::<ByAddress<D>>();
         is_send_and_sync::<Allocation<D>>();
         is_send_and_sync::<Growable<D>>();
         is_send_and_sync::<GraphPool<D>>();

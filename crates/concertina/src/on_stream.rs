@@ -9,7 +9,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{DEFAULT_POOL, Entered, Request};
+use concertina_heap::{DEFAULT_POOL, Entered, Freeing, Kind, Request};
 use concertina_vmm::{Driver, StreamId};
 
 use crate::allocation::{Allocation, Placed, RawAllocation};
@@ -21,51 +21,32 @@ impl<D: Driver> StreamCore<D> {
     /// Allocates a block with a handle.
     #[inline]
     pub(crate) fn allocate(self: &Arc<Self>, layout: Layout) -> Result<Allocation<D>, Error> {
-        let request = request(layout)?;
-        if self.is_captured() {
-            return self.allocate_entered(None, &request, layout);
-        }
-        match self.cell(request.kind()).hit_again(&request) {
-            Ok(granted) => {
-                let placed = Placed { granted, pool: DEFAULT_POOL };
-                Ok(Allocation::new(Arc::clone(self), placed, layout))
-            }
-            Err(entered) => self.allocate_entered(Some(entered), &request, layout),
-        }
+        self.allocate_as(layout, |placed| Allocation::new(Arc::clone(self), placed, layout))
     }
 
     /// The same without a handle.
     #[inline]
     pub(crate) fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
+        self.allocate_as(layout, |placed| RawAllocation::new(self, placed, layout))
+    }
+
+    /// Allocates a block, which is handed out as what `name` makes of its place.
+    #[inline(always)]
+    pub(crate) fn allocate_as<T>(&self, layout: Layout, name: impl FnOnce(Placed) -> T) -> Result<T, Error> {
         let request = request(layout)?;
         if self.is_captured() {
-            return self.allocate_raw_entered(None, &request, layout);
+            return Ok(name(self.place_entered(None, &request)?));
         }
         match self.cell(request.kind()).hit_again(&request) {
-            Ok(granted) => Ok(RawAllocation::new(self, Placed { granted, pool: DEFAULT_POOL }, layout)),
-            Err(entered) => self.allocate_raw_entered(Some(entered), &request, layout),
+            Ok(granted) => Ok(name(Placed { granted, pool: DEFAULT_POOL })),
+            Err(entered) => Ok(name(self.place_entered(Some(entered), &request)?)),
         }
     }
 
+    // Apart from the way above, which is short.
     #[inline(never)]
-    fn allocate_entered(
-        self: &Arc<Self>,
-        entered: Option<Entered<'_, D>>,
-        request: &Request,
-        layout: Layout,
-    ) -> Result<Allocation<D>, Error> {
-        let placed = self.place(entered, request)?;
-        Ok(Allocation::new(Arc::clone(self), placed, layout))
-    }
-
-    #[inline(never)]
-    fn allocate_raw_entered(
-        &self,
-        entered: Option<Entered<'_, D>>,
-        request: &Request,
-        layout: Layout,
-    ) -> Result<RawAllocation, Error> {
-        Ok(RawAllocation::new(self, self.place(entered, request)?, layout))
+    fn place_entered(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed, Error> {
+        self.place(entered, request)
     }
 
     /// Finds a place in the stream's heap, entered or not, or in the graph pool that it captures into.
@@ -94,7 +75,13 @@ impl<D: Driver> StreamCore<D> {
         if heap.key() != raw.key || raw.allocator != self.shared.instance {
             return self.shared.free_raw(raw);
         }
-        let freeing = raw.freeing();
+        self.free_own(raw.freeing())
+    }
+
+    /// Frees a block of the stream's own heaps.
+    #[inline(always)]
+    pub(crate) fn free_own(&self, freeing: Freeing) -> Result<(), Error> {
+        let heap = self.cell(Kind::of(freeing.bytes));
         match heap.keep(freeing) {
             Ok(()) => Ok(()),
             Err(entered) => Ok(self.shared.heaps.free_entered(heap, entered, freeing)?),

@@ -446,3 +446,6 @@ impl<D: Driver> Heap<D> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ mod hangs;
 mod lost;
 mod mallocs;
 mod never_fails;
+mod on_stream;
 mod order;
 mod out_of_memory;
 mod program;

@@ -26,5 +26,6 @@ mod requests;
 mod retired;
 mod rules;
 mod stale;
+mod trim_waits;
 mod verdicts;
 mod world;

@@ -4,6 +4,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod stdout;
+
 mod bench;
 mod ci;
 mod cli;

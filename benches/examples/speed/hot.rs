@@ -98,7 +98,9 @@ pub(crate) fn single() {
             };
             let ratio = format!("{:.2} ({:.2})", all.p99() / all.median(), ratios.quantile(100));
             let [best, median, p99] = [all.best(), all.median(), all.p99()].map(table::ns);
-            println!("{name:<26} {contender:<20} {best:>9} {median:>9} {p99:>9}  {ratio:>20}");
+            table::say(format_args!(
+                "{name:<26} {contender:<20} {best:>9} {median:>9} {p99:>9}  {ratio:>20}"
+            ));
         }
     }
 }

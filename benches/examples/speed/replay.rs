@@ -44,10 +44,10 @@ fn run() -> Result<(), CaseError> {
             &format!("allocators by turns. The clock's own {} ns a call are in `host`.", cost.as_nanos()),
         ],
     );
-    println!(
+    table::say(format_args!(
         "{:<24} {:<8} {:>8} {:>7} {:>8} {:>10} {:>12} {:>12}",
         "trace", "pass", "events", "calls", "driver", "host, best", "host, median", "host, worst"
-    );
+    ));
     let mut runs: Vec<Vec<Vec<Pass>>> = vec![Vec::new(); traces.len()];
     for _ in 0..ALLOCATORS {
         for (trace, runs) in traces.iter().zip(&mut runs) {
@@ -71,10 +71,10 @@ fn row(trace: &str, pass: &str, passes: Vec<Pass>) {
     let calls = passes.iter().map(|pass| pass.driver_calls).max().unwrap_or(0);
     let events = passes.first().map_or(0, |pass| pass.events);
     let [best, median, worst] = [0, 500, 1_000].map(|part| table::ns(host.quantile(part)));
-    println!(
+    table::say(format_args!(
         "{trace:<24} {pass:<8} {:>8} {:>7} {:>8} {best:>10} {median:>12} {worst:>12}",
         count(events),
         count(calls),
         table::ns(driver.median()),
-    );
+    ));
 }

@@ -71,6 +71,6 @@ pub(crate) fn mapped() {
     scales.iter().for_each(|(pages, churn)| table::stats_row(pages, churn));
     for (name, churn) in &scales {
         let pages = churn.contender().allocator().stats().mapped_bytes / churn.contender().page_bytes();
-        println!("   {name} pages at the start: {} mapped at the end", count(pages));
+        table::say(format_args!("   {name} pages at the start: {} mapped at the end", count(pages)));
     }
 }

@@ -2,24 +2,37 @@
 //!
 //! Neighbours: every section prints with it.
 
+use std::fmt;
 use std::hint::black_box;
+use std::io::{self, Write as _};
+use std::process;
 use std::time::Instant;
 
 use concertina_bench::chunks::Spread;
 use concertina_bench::churn::Churn;
 use concertina_bench::contender::ByHandle;
 
+/// Prints a line. When nobody reads any more, nothing is left to measure for: a closed pipe is no failure of ours.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    if writeln!(io::stdout(), "{text}").is_err() {
+        process::exit(0);
+    }
+}
+
 /// Opens a section: what is measured, and how, a line each.
 pub(crate) fn title(name: &str, lines: &[&str]) {
-    println!("\n== {name}");
+    say(format_args!("\n== {name}"));
     for line in lines {
-        println!("   {line}");
+        say(format_args!("   {line}"));
     }
 }
 
 /// The names of the columns below.
 pub(crate) fn head(case: &str, ratio: &str) {
-    println!("{case:<26} {:<20} {:>9} {:>9} {:>9}  {ratio:>20}", "contender", "best 1 %", "median", "p99");
+    say(format_args!(
+        "{case:<26} {:<20} {:>9} {:>9} {:>9}  {ratio:>20}",
+        "contender", "best 1 %", "median", "p99"
+    ));
 }
 
 /// One row in ns, with its best 1 % and its median as ratios to those of `base`, if there is one to compare with.
@@ -28,7 +41,7 @@ pub(crate) fn row(case: &str, contender: &str, spread: &Spread, base: Option<&Sp
         format!("{:.2} ({:.2})", spread.best() / base.best(), spread.median() / base.median())
     });
     let [best, median, p99] = [spread.best(), spread.median(), spread.p99()].map(ns);
-    println!("{case:<26} {contender:<20} {best:>9} {median:>9} {p99:>9}  {ratio:>20}");
+    say(format_args!("{case:<26} {contender:<20} {best:>9} {median:>9} {p99:>9}  {ratio:>20}"));
 }
 
 /// Tells what the statistics of an allocator at rest take.

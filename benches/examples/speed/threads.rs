@@ -147,7 +147,10 @@ pub(crate) fn snapshot() {
         table::row(name, "concertina", spread, Some(&spreads[0]));
     }
     for ((name, ..), spread) in variants.iter().zip(&spreads) {
-        println!("   {name}: {} ns a pair in the mean, interruptions and all", table::ns(spread.mean()));
+        table::say(format_args!(
+            "   {name}: {} ns a pair in the mean, interruptions and all",
+            table::ns(spread.mean())
+        ));
     }
     table::stats_row("nobody else", &other);
     let at_work = Spread::of(looks[1].clone());

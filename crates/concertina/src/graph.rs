@@ -11,7 +11,7 @@ use concertina_vmm::{Driver, StreamId};
 
 use crate::allocator::Shared;
 use crate::error::Error;
-use crate::stream::Stream;
+use crate::stream::{CapturedInto, Stream};
 
 struct Inner<D: Driver> {
     shared: Arc<Shared<D>>,
@@ -162,7 +162,8 @@ impl<D: Driver> CaptureScope<D> {
         pool.check(stream)?;
         let (core, heaps) = (stream.core(), &pool.inner.shared.heaps);
         heaps.begin_capture(stream.id())?;
-        core.capture_into(Some(heaps.graph_heap(&pool.inner.pool, &core.clock)));
+        let heap = heaps.graph_heap(&pool.inner.pool, &core.clock);
+        core.capture_into(Some(CapturedInto { heap, pool: pool.clone() }));
         Ok(Self { stream: stream.clone(), pool: pool.clone(), ended: false })
     }
 

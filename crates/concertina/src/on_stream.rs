@@ -62,7 +62,7 @@ impl<D: Driver> StreamCore<D> {
     fn place_missed(&self, request: &Request) -> Result<Placed, Error> {
         let heaps = &self.shared.heaps;
         let (granted, pool) = match self.captured_into() {
-            Some(heap) => (heaps.allocate(&heap, request)?, heap.key().pool),
+            Some(captured) => (heaps.allocate(&captured.heap, request)?, captured.heap.key().pool),
             None => (heaps.allocate_missed(self.cell(request.kind()), request)?, DEFAULT_POOL),
         };
         Ok(Placed { granted, pool })

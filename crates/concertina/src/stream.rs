@@ -25,7 +25,20 @@ pub(crate) struct StreamCore<D: Driver> {
     large: Arc<HeapCell<D>>,
     // Whether `captured_into` is there: all that a hit outside of captures looks at.
     is_captured: AtomicBool,
-    captured_into: Mutex<Option<Arc<HeapCell<D>>>>,
+    captured_into: Mutex<Option<CapturedInto<D>>>,
+}
+
+/// Where memory comes from while a stream captures. Whoever asks for some keeps the pool meanwhile: another thread may end
+/// the capture, and drop the pool.
+pub(crate) struct CapturedInto<D: Driver> {
+    pub(crate) heap: Arc<HeapCell<D>>,
+    pub(crate) pool: GraphPool<D>,
+}
+
+impl<D: Driver> Clone for CapturedInto<D> {
+    fn clone(&self) -> Self {
+        Self { heap: Arc::clone(&self.heap), pool: self.pool.clone() }
+    }
 }
 
 impl<D: Driver> StreamCore<D> {
@@ -43,16 +56,18 @@ impl<D: Driver> StreamCore<D> {
         self.is_captured.load(Ordering::Relaxed)
     }
 
-    /// While the stream captures: the heap of the graph pool that its memory comes from.
-    pub(crate) fn captured_into(&self) -> Option<Arc<HeapCell<D>>> {
+    /// While the stream captures: the graph pool that its memory comes from.
+    pub(crate) fn captured_into(&self) -> Option<CapturedInto<D>> {
         if self.is_captured() { self.captured_into.lock().clone() } else { None }
     }
 
     /// From now on memory comes from a graph pool, or no longer.
-    pub(crate) fn capture_into(&self, heap: Option<Arc<HeapCell<D>>>) {
-        let is_captured = heap.is_some();
-        *self.captured_into.lock() = heap;
+    pub(crate) fn capture_into(&self, pool: Option<CapturedInto<D>>) {
+        let is_captured = pool.is_some();
+        // What was there goes without the lock: it may be the last of its pool.
+        let before = std::mem::replace(&mut *self.captured_into.lock(), pool);
         self.is_captured.store(is_captured, Ordering::Relaxed);
+        drop(before);
     }
 }
 

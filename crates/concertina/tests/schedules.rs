@@ -1,7 +1,7 @@
 //! Threads that share an allocator: the locking protocol of `docs/locking.md`, under random schedules and for real.
 //!
-//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `schedules/frees.rs` the races of a queued free;
-//! the emulator finds work that nothing orders.
+//! Main types: none. Neighbours: `schedules/world.rs` has what must hold, `schedules/frees.rs` and
+//! `schedules/captures.rs` single races; the emulator finds work that nothing orders.
 //!
 //! The same programs run twice. A plain build runs them on threads of the system, many times. With
 //! `RUSTFLAGS="--cfg shuttle"` all locks and atomics of the library are shuttle's, and each program runs under some
@@ -19,6 +19,8 @@
 //!
 //! `SHUTTLE_RANDOM_SEED`, a number, makes all tests begin with other schedules.
 
+#[path = "schedules/captures.rs"]
+mod captures;
 #[path = "schedules/frees.rs"]
 mod frees;
 // Thousands of steps: too many for schedules.

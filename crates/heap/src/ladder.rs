@@ -58,7 +58,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { blocked: Vec::new(), frames: None, tables_full: false, mappings: None, others: Others::Ask }
     }
 

@@ -472,3 +472,6 @@ impl<D: Driver> Heap<D> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use concertina_vmm::sync::Ordering;
 use concertina_vmm::{Driver, DriverError, Frame, ReleaseError, SegmentId, SegmentKind, Use};
 
+use crate::heap::Heap;
 use crate::heaps::Heaps;
 
 /// What a trim did. Bytes.
@@ -102,20 +103,32 @@ impl<D: Driver> Heaps<D> {
     pub fn trim_wait(&self) -> Result<Trimmed, DriverError> {
         // What is captured is waited for by nobody.
         let over = |use_| self.fences.is_done(use_) || !self.fences.can_wait_for(use_);
+        // What lies in bins is free, too.
+        self.reclaim();
         for cell in self.cells() {
-            let waits = cell.lock().unfinished(over, |_| true, |_| true);
-            if waits.is_some() && !self.fences.captures(cell.key().stream) {
+            let waits = {
+                let heap = cell.lock();
+                heap.unfinished(over, |_| true, |_| true).is_some() || self.has_busy_mallocs(&heap, over)
+            };
+            if waits && !self.fences.captures(cell.key().stream) {
                 self.fences.host_wait(cell.key().stream)?;
             }
         }
-        // Pending blocks wait for other streams.
+        // Pending blocks wait for other streams; malloc segments of the store, for whichever had them.
         let pending: Vec<Use> =
             self.cells().iter().flat_map(|cell| cell.lock().pending_uses().collect::<Vec<_>>()).collect();
         pending
             .into_iter()
+            .chain(self.store.spare_uses())
             .filter(|use_| !over(*use_))
             .try_for_each(|use_| self.fences.host_wait_for(use_))?;
         Ok(self.trim())
+    }
+
+    /// Whether an empty malloc segment of the heap may still be used.
+    fn has_busy_mallocs(&self, heap: &Heap<D>, over: impl Fn(Use) -> bool) -> bool {
+        self.device.segment_kind() == SegmentKind::Malloc
+            && heap.empty_mallocs().any(|empty| !over(empty.last_use))
     }
 
     /// Number of frames by which mapped bytes exceed `bytes`.

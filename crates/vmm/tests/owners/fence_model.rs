@@ -292,11 +292,12 @@ impl Model {
     /// whose uses are not seen done.
     fn told(&mut self, stream: usize) -> usize {
         let all = self.streams[stream].items.len();
-        let Some((at, uses)) = self.streams[stream].unasked.take() else { return all };
+        let Some((at, mut uses)) = self.streams[stream].unasked.take() else { return all };
         for use_ in &uses {
             let _ = self.poll(use_.stream);
         }
-        if uses.iter().all(|use_| self.is_done(*use_)) {
+        uses.retain(|use_| !self.is_done(*use_));
+        if uses.is_empty() {
             return all;
         }
         self.streams[stream].unasked = Some((at, uses));

@@ -43,15 +43,10 @@ impl<D: Driver> StreamCore<D> {
         }
     }
 
+    /// Finds a place in the stream's heap, entered or not, or in the graph pool that it captures into.
     // Apart from the way above, which is short.
     #[inline(never)]
     fn place_entered(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed, Error> {
-        self.place(entered, request)
-    }
-
-    /// Finds a place in the stream's heap, entered or not, or in the graph pool that it captures into.
-    #[inline]
-    fn place(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed, Error> {
         if let Some(granted) = entered.and_then(|entered| entered.hit(request)) {
             return Ok(Placed { granted, pool: DEFAULT_POOL });
         }

@@ -205,7 +205,8 @@ impl<D: Driver> HeapCell<D> {
     /// heap that is retired.
     #[inline]
     pub(crate) fn free(&self, entered: Option<Entered<'_, D>>, freeing: Freeing) -> Result<bool, FreeError> {
-        let Some(Entered { mut heap, .. }) = entered else { return Ok(self.queue_free(freeing)) };
+        let Some(Entered { cell, mut heap }) = entered else { return Ok(self.queue_free(freeing)) };
+        debug_assert!(core::ptr::eq(cell, self), "the heap that was entered is the one to free in");
         self.drain(&mut heap);
         heap.forget_last_hit();
         // The other streams may have been given work on the block since they were recorded: up to now, it counts.

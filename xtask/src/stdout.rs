@@ -1,6 +1,6 @@
 //! What commands print: on the standard output, as long as somebody reads it.
 //!
-//! Main functions: [`write`]. Neighbours: every command prints with `print!` and `println!`, which are these here and not
+//! Main functions: [`write()`]. Neighbours: every command prints with `print!` and `println!`, which are these here and not
 //! the standard ones: those panic when the pipe is closed, as `| head` does.
 
 use std::fmt;

@@ -3,7 +3,8 @@
 //! Main types: [`ConcertinaTarget`]. Neighbours: `targets` makes it; `concertina_trace` replays on it.
 
 use concertina::{
-    Address, Allocation, Allocator, Config, ConfigBuilder, Error, Layout, Policy, SegmentKind, Stream,
+    Address, Allocation, Allocator, Config, ConfigBuilder, Error, Layout, OnStream, Policy, RawAllocation,
+    SegmentKind, Stream,
 };
 use concertina_heap::STEP_BYTES;
 use concertina_trace::target::{ReplayTarget, TargetError};
@@ -74,13 +75,27 @@ impl<'a, D: BenchDevice> ConcertinaTarget<'a, D> {
         Ok(())
     }
 
+    /// The allocator on one of the trace's streams.
+    pub(crate) fn on(&mut self, stream: u32) -> Result<OnStream<D::Driver>, TargetError> {
+        self.meet(stream)?;
+        self.allocator.on(&self.streams[stream as usize].registered).map_err(refused)
+    }
+
+    /// Says that a block without a handle is used on another stream.
+    pub(crate) fn record_stream_raw(&mut self, block: RawAllocation, stream: u32) -> Result<(), TargetError> {
+        self.meet(stream)?;
+        let stream = &self.streams[stream as usize].registered;
+        self.allocator.record_stream_raw(block, stream).map_err(refused)
+    }
+
     fn stream(&mut self, stream: u32) -> Result<&TraceStream<D>, TargetError> {
         self.meet(stream)?;
         Ok(&self.streams[stream as usize])
     }
 }
 
-fn refused(error: Error) -> TargetError {
+/// What a replay is told of an error.
+pub(crate) fn refused(error: Error) -> TargetError {
     if error.is_out_of_memory() {
         TargetError::OutOfMemory(error.into())
     } else {

@@ -48,6 +48,7 @@ pub mod outcome;
 pub mod parallel;
 pub mod passes;
 pub mod probe;
+pub mod raw_target;
 pub mod report;
 pub mod side_by_side;
 pub mod size;

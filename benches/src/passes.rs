@@ -14,6 +14,7 @@ use crate::catalogue::PolicyName;
 use crate::clocked_device::ClockedDevice;
 use crate::concertina_target::ConcertinaTarget;
 use crate::device::DeviceSpec;
+use crate::raw_target::RawTarget;
 use crate::unlimited::Unlimited;
 
 /// Why a slot holds a block.
@@ -62,6 +63,17 @@ impl Passes<'_> {
         let device = self.clocked_device()?;
         let refused = |error| CaseError::SetUp { allocator: "concertina".to_owned(), error };
         let mut target = ConcertinaTarget::new(&device, policy).map_err(refused)?;
+        (0..passes).map(|_| self.pass(&mut target, &device).map_err(refused)).collect()
+    }
+
+    /// The same without handles: blocks are freed by their stream.
+    ///
+    /// # Errors
+    /// As [`Passes::on_concertina`].
+    pub fn on_concertina_raw(&self, policy: PolicyName, passes: usize) -> Result<Vec<Pass>, CaseError> {
+        let device = self.clocked_device()?;
+        let refused = |error| CaseError::SetUp { allocator: "concertina".to_owned(), error };
+        let mut target = RawTarget::new(&device, policy).map_err(refused)?;
         (0..passes).map(|_| self.pass(&mut target, &device).map_err(refused)).collect()
     }
 
@@ -128,7 +140,7 @@ impl Passes<'_> {
 mod tests {
     use concertina_trace::LoadedTrace;
 
-    use super::Passes;
+    use super::{Pass, Passes};
     use crate::allocator_name::AllocatorName;
     use crate::case::Case;
     use crate::catalogue::{PolicyName, TraceFile};
@@ -151,7 +163,10 @@ mod tests {
             // The making of the allocator is in the replay's counts, and in no pass.
             let unused = passes.clocked_device().expect("a device");
             ConcertinaTarget::new(&unused, policy).expect("an allocator");
+            let raw = passes.on_concertina_raw(policy, 2).expect("runs");
             let passes = passes.on_concertina(policy, 2).expect("runs");
+            let calls_of = |passes: &[Pass]| passes.iter().map(|pass| pass.driver_calls).collect::<Vec<_>>();
+            assert_eq!(calls_of(&raw), calls_of(&passes), "{word}: a handle changes nothing");
             let calls = unused.driver_calls() + passes[0].driver_calls;
             assert_eq!(calls, outcome.driver_calls.values().sum::<u64>(), "{word}");
             assert_eq!((passes[0].events, passes[1].events), (outcome.events, outcome.events));

@@ -41,25 +41,33 @@ fn run() -> Result<(), CaseError> {
         "replay: a whole trace in `balanced`, ns an event",
         &[
             "`driver`: in calls of the emulated driver. `host`: all the rest, the replay's own loop in it, of five",
-            &format!("allocators by turns. The clock's own {} ns a call are in `host`.", cost.as_nanos()),
+            &format!(
+                "allocators by turns. The clock's own {} ns a call are in `host`. `raw`: without handles;",
+                cost.as_nanos()
+            ),
+            "blocks are freed by their stream (`OnStream`).",
         ],
     );
     table::say(format_args!(
-        "{:<24} {:<8} {:>8} {:>7} {:>8} {:>10} {:>12} {:>12}",
+        "{:<24} {:<12} {:>8} {:>7} {:>8} {:>10} {:>12} {:>12}",
         "trace", "pass", "events", "calls", "driver", "host, best", "host, median", "host, worst"
     ));
     let mut runs: Vec<Vec<Vec<Pass>>> = vec![Vec::new(); traces.len()];
+    let mut raw_runs = runs.clone();
     for _ in 0..ALLOCATORS {
-        for (trace, runs) in traces.iter().zip(&mut runs) {
+        for (trace, (runs, raw_runs)) in traces.iter().zip(runs.iter_mut().zip(&mut raw_runs)) {
             let passes = Passes { trace, device: &device };
             runs.push(passes.on_concertina(PolicyName::Balanced, PASSES)?);
+            raw_runs.push(passes.on_concertina_raw(PolicyName::Balanced, PASSES)?);
         }
     }
-    for (trace, runs) in traces.iter().zip(&runs) {
+    for (trace, (runs, raw_runs)) in traces.iter().zip(runs.iter().zip(&raw_runs)) {
         row(trace.name(), "(loop)", Passes { trace, device: &device }.on_nobody(ALLOCATORS)?);
         row(trace.name(), "cold", runs.iter().map(|passes| passes[0]).collect());
         row(trace.name(), "second", runs.iter().map(|passes| passes[1]).collect());
         row(trace.name(), "later", runs.iter().flat_map(|passes| passes[2..].to_vec()).collect());
+        row(trace.name(), "second, raw", raw_runs.iter().map(|passes| passes[1]).collect());
+        row(trace.name(), "later, raw", raw_runs.iter().flat_map(|passes| passes[2..].to_vec()).collect());
     }
     Ok(())
 }
@@ -72,7 +80,7 @@ fn row(trace: &str, pass: &str, passes: Vec<Pass>) {
     let events = passes.first().map_or(0, |pass| pass.events);
     let [best, median, worst] = [0, 500, 1_000].map(|part| table::ns(host.quantile(part)));
     table::say(format_args!(
-        "{trace:<24} {pass:<8} {:>8} {:>7} {:>8} {best:>10} {median:>12} {worst:>12}",
+        "{trace:<24} {pass:<12} {:>8} {:>7} {:>8} {best:>10} {median:>12} {worst:>12}",
         count(events),
         count(calls),
         table::ns(driver.median()),

@@ -499,9 +499,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     fn set_idle(&mut self, arena: u32, pages: PageRange) {
         let state = &mut self.arenas[arena as usize];
-        self.idle.push(arena, &mut state.idle, pages, self.last_tick);
-        let arenas = &self.arenas;
-        self.idle.compact(|arena| &arenas[arena as usize].idle);
+        self.idle.push(&mut state.idle, pages, self.last_tick);
     }
 
     #[inline]

@@ -3,8 +3,9 @@
 //! Main types: [`IdlePages`], [`ArenaIdle`]. Neighbours: a heap marks pages here when a hole comes to cover them, and asks
 //! for the oldest ones when frames are wanted.
 //!
-//! A free adds one run of pages, whatever its length. Pages that were used since are not looked for in the queue: each
-//! page carries the stamp of its last run, and a run that is reached later finds by it which of its pages still count.
+//! A free notes in each of its pages when it became idle, and that is all: most pages are used again before anybody wants
+//! their frames. Who does finds the oldest ones in a queue, which is filled when it has run out, from what was noted since.
+//! A page that was used in between, or became idle again, is told by its note.
 
 use std::collections::VecDeque;
 
@@ -12,11 +13,19 @@ use bitvec::vec::BitVec;
 use concertina_vmm::sync::CACHE_LINES_BYTES;
 use concertina_vmm::{PageRange, page_bits};
 
+/// When a page became idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Since {
+    // Which of the heap's frees it was; 0 for a page that never had live bytes.
+    stamp: u64,
+    // The stream's tick then: the page's last use.
+    tick: u64,
+}
+
+/// Pages that became idle together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    stamp: u64,
-    // The stream's tick when they became idle: their last use.
-    tick: u64,
+    since: Since,
     arena: u32,
     pages: PageRange,
 }
@@ -25,14 +34,20 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct ArenaIdle {
     idle: BitVec<u64>,
-    // By page, the run that it became idle in; 0 for a page that never had live bytes.
-    stamps: Vec<u64>,
+    // By page, unless its group has a later one.
+    since: Vec<Since>,
+    // By group of pages: what all of them became idle in, so that a long run writes little.
+    groups: Vec<Since>,
+    // By word of `idle`, the latest stamp of its pages.
+    latest: Vec<u64>,
+    // The tick of the latest one of all.
+    last_tick: u64,
 }
 
 impl ArenaIdle {
     #[inline]
     fn grow_to(&mut self, pages: u32) {
-        if self.stamps.len() < pages as usize {
+        if self.since.len() < pages as usize {
             self.grow(pages as usize);
         }
     }
@@ -44,27 +59,22 @@ impl ArenaIdle {
 
     #[cold]
     fn grow(&mut self, pages: usize) {
-        let pages = pages.next_multiple_of(STAMPS);
+        let pages = pages.next_multiple_of(GROWTH_PAGES);
         if self.idle.is_empty() {
             self.idle.reserve(8 * CACHE_LINES_BYTES);
+            self.latest.reserve(CACHE_LINES_BYTES / size_of::<u64>());
         }
         // A page that was never used is idle.
         self.idle.resize(pages, true);
-        self.stamps.resize(pages, 0);
+        self.since.resize(pages, Since::default());
+        self.groups.resize(pages / GROUP_PAGES, Since::default());
+        self.latest.resize(pages.div_ceil(WORD_PAGES), 0);
     }
 
     /// Whether the page has no live bytes.
     #[inline]
     pub(crate) fn is_idle(&self, page: u32) -> bool {
         page_bits::get(&self.idle, page) != Some(false)
-    }
-
-    /// The first page of the run that is idle since then.
-    fn next_of(&self, run: &Run, from: u32) -> Option<u32> {
-        let stamps = &self.stamps[PageRange::between(from, run.pages.end()).indices()];
-        // Most pages that are not, have another stamp.
-        let since = |&(page, stamp): &(u32, &u64)| *stamp == run.stamp && self.is_idle(page);
-        (from..).zip(stamps).find(since).map(|(page, _)| page)
     }
 
     /// The bit of each page that is idle; those behind the end are.
@@ -78,21 +88,92 @@ impl ArenaIdle {
         self.grow_to(pages.end());
         page_bits::clear(&mut self.idle, pages);
     }
+
+    #[inline]
+    fn set_idle(&mut self, pages: PageRange, since: Since) {
+        self.grow_to(pages.end());
+        page_bits::set(&mut self.idle, pages);
+        let groups = pages.first as usize / GROUP_PAGES + 1..pages.end() as usize / GROUP_PAGES;
+        if groups.is_empty() {
+            self.since[pages.indices()].fill(since);
+        } else {
+            self.since[pages.first as usize..groups.start * GROUP_PAGES].fill(since);
+            self.since[groups.end * GROUP_PAGES..pages.end() as usize].fill(since);
+            self.groups[groups].fill(since);
+        }
+        let words = pages.first as usize / WORD_PAGES..=(pages.end() - 1) as usize / WORD_PAGES;
+        self.latest[words].fill(since.stamp);
+        self.last_tick = since.tick;
+    }
+
+    /// When the page became idle last.
+    fn since(&self, page: usize) -> Since {
+        let (page, group) = (self.since[page], self.groups[page / GROUP_PAGES]);
+        if page.stamp > group.stamp { page } else { group }
+    }
+
+    /// The stream's tick when the page became idle; `None` if it never had live bytes.
+    pub(crate) fn tick(&self, page: u32) -> Option<u64> {
+        let page = page as usize;
+        (page < self.since.len())
+            .then(|| self.since(page))
+            .filter(|since| since.stamp > 0)
+            .map(|since| since.tick)
+    }
+
+    /// The latest tick at which a page became idle; 0 if none ever did.
+    pub(crate) fn last_tick(&self) -> u64 {
+        self.last_tick
+    }
+
+    /// The first page of the run that is idle since then.
+    fn next_of(&self, run: &Run, from: u32) -> Option<u32> {
+        // Most pages that are not, have another stamp.
+        (from..run.pages.end()).find(|&page| self.since(page as usize) == run.since && self.is_idle(page))
+    }
+
+    /// The idle pages with a later stamp, ascending: pages of one stamp that lie side by side as one run.
+    fn runs_after(&self, stamp: u64, arena: u32, runs: &mut Vec<Run>) {
+        let mut current: Option<Run> = None;
+        let words = self.latest.iter().zip(self.idle.as_raw_slice()).enumerate();
+        for (at, (_, &word)) in words.filter(|(_, (latest, _))| **latest > stamp) {
+            let pages = (at * WORD_PAGES..self.since.len()).take(WORD_PAGES);
+            let idle = pages.filter(|page| word >> (page % WORD_PAGES) & 1 == 1);
+            let later =
+                idle.map(|page| (page as u32, self.since(page))).filter(|(_, since)| since.stamp > stamp);
+            for (page, since) in later {
+                match &mut current {
+                    Some(run) if run.since == since && run.pages.end() == page => run.pages.count += 1,
+                    _ => runs.extend(current.replace(Run {
+                        since,
+                        arena,
+                        pages: PageRange { first: page, count: 1 },
+                    })),
+                }
+            }
+        }
+        runs.extend(current);
+    }
 }
 
-/// Number of pages by which the bitmap and the stamps grow: few growths, and no two heaps' stamps on one cache line.
-const STAMPS: usize = CACHE_LINES_BYTES / size_of::<u64>();
+/// Pages in one group.
+const GROUP_PAGES: usize = 8;
 
-/// Runs that are not worth a look.
-const FEW_RUNS: usize = 64;
+/// Pages in one word of a bitmap.
+const WORD_PAGES: usize = u64::BITS as usize;
+
+/// Number of pages by which the arena grows: few growths, and no two heaps' pages on one cache line.
+const GROWTH_PAGES: usize = CACHE_LINES_BYTES / size_of::<Since>() * GROUP_PAGES;
 
 /// The queue of a heap's idle pages.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePages {
+    // Ascending by stamp, up to `queued`.
     runs: VecDeque<Run>,
+    // The last stamp.
     stamp: u64,
-    // Number of runs at which the next look at all of them is due.
-    compact_at: usize,
+    // The last stamp when the queue was filled: no page with a later one is in it.
+    queued: u64,
 }
 
 /// What to do with an idle page that comes up.
@@ -107,41 +188,14 @@ pub(crate) enum Visit {
 }
 
 impl IdlePages {
-    /// The pages of an arena became idle at `tick`.
+    /// The pages of an arena became idle at `tick`, which is none before that of the last ones.
     #[inline]
-    pub(crate) fn push(&mut self, arena: u32, state: &mut ArenaIdle, pages: PageRange, tick: u64) {
+    pub(crate) fn push(&mut self, arena: &mut ArenaIdle, pages: PageRange, tick: u64) {
         if pages.is_empty() {
             return;
         }
         self.stamp += 1;
-        state.grow_to(pages.end());
-        page_bits::set(&mut state.idle, pages);
-        state.stamps[pages.indices()].fill(self.stamp);
-        // A block that comes and goes in one place leaves one run, not one for each time.
-        let again = |run: &Run| {
-            run.arena == arena && run.pages.first >= pages.first && run.pages.end() <= pages.end()
-        };
-        while self.runs.back().is_some_and(again) {
-            self.runs.pop_back();
-        }
-        if self.runs.capacity() == 0 {
-            self.runs.reserve(CACHE_LINES_BYTES / size_of::<Run>());
-        }
-        self.runs.push_back(Run { stamp: self.stamp, tick, arena, pages });
-    }
-
-    /// The stream's tick when the page became idle, if it is in the queue.
-    pub(crate) fn tick(&self, state: &ArenaIdle, page: u32) -> Option<u64> {
-        let stamp = *state.stamps.get(page as usize)?;
-        // Stamps ascend along the queue.
-        let at = self.runs.binary_search_by_key(&stamp, |run| run.stamp).ok()?;
-        Some(self.runs[at].tick)
-    }
-
-    /// The latest tick at which pages of an arena became idle, if they still count; 0 if there are none.
-    pub(crate) fn last_tick(&self, arena: u32) -> u64 {
-        // Ticks ascend along the queue; a page that was used since has a later run.
-        self.runs.iter().rev().find(|run| run.arena == arena).map_or(0, |run| run.tick)
+        arena.set_idle(pages, Since { stamp: self.stamp, tick });
     }
 
     /// The pages of an arena have gone.
@@ -149,20 +203,25 @@ impl IdlePages {
         self.runs.retain(|run| run.arena != arena);
     }
 
-    /// Drops runs that nothing counts of any more, once they are the most: keeps the queue linear in the pages, and short, at
-    /// a cost that is spread over the frees. A page that is busy now may keep its last run.
-    #[inline]
-    pub(crate) fn compact<'a>(&mut self, arena: impl Fn(u32) -> &'a ArenaIdle) {
-        if self.runs.len() > self.compact_at.max(FEW_RUNS) {
-            self.compact_now(arena);
+    /// Queues the pages that became idle since this was done last. Looks at each of them once, and at a word for every 64
+    /// others.
+    fn fill<A>(&mut self, arenas: &[A], idle: impl Fn(&A) -> &ArenaIdle) {
+        let mut runs = Vec::new();
+        for (number, arena) in (0..).zip(arenas) {
+            idle(arena).runs_after(self.queued, number, &mut runs);
         }
+        // A stable sort: runs of one stamp are in order.
+        runs.sort_by_key(|run| run.since.stamp);
+        self.runs.extend(runs);
+        self.queued = self.stamp;
     }
 
-    #[cold]
-    fn compact_now<'a>(&mut self, arena: impl Fn(u32) -> &'a ArenaIdle) {
-        self.runs.retain(|run| arena(run.arena).stamps[run.pages.indices()].contains(&run.stamp));
-        // Three times as many come before the next time. No page keeps more than one run.
-        self.compact_at = 4 * self.runs.len() + FEW_RUNS;
+    /// The oldest run, if there is one.
+    fn pop<A>(&mut self, arenas: &[A], idle: impl Fn(&A) -> &ArenaIdle) -> Option<Run> {
+        if self.runs.is_empty() && self.queued < self.stamp {
+            self.fill(arenas, idle);
+        }
+        self.runs.pop_front()
     }
 
     /// Shows every idle page, the one idle for longest first, to `visit`, with the tick at which it became so, until that
@@ -174,7 +233,7 @@ impl IdlePages {
         mut visit: impl FnMut(&mut A, u32, u64) -> Visit,
     ) {
         let mut kept = Vec::new();
-        while let Some(run) = self.runs.pop_front() {
+        while let Some(run) = self.pop(arenas, &idle) {
             let arena = &mut arenas[run.arena as usize];
             // Pages of this run that stay in the queue, as one range: a page in the gap is told by its stamp later.
             let mut rest: Option<PageRange> = None;
@@ -182,13 +241,13 @@ impl IdlePages {
             let mut from = run.pages.first;
             while let Some(page) = idle(arena).next_of(&run, from) {
                 from = page + 1;
-                let outcome = if stopped { Visit::Kept } else { visit(arena, page, run.tick) };
+                let outcome = visit(arena, page, run.since.tick);
                 if outcome != Visit::Taken {
                     let first = rest.map_or(page, |range| range.first);
                     rest = Some(PageRange::between(first, page + 1));
                 }
-                stopped |= outcome == Visit::Stop;
-                if stopped {
+                if outcome == Visit::Stop {
+                    stopped = true;
                     rest = rest.map(|range| PageRange::between(range.first, run.pages.end()));
                     break;
                 }

@@ -61,8 +61,8 @@ impl<D: Driver> Heap<D> {
 
     /// The last use of an idle page that is held.
     pub(crate) fn last_use(&self, arena: u32, page: u32) -> Use {
-        // A page that is in no queue never had live bytes.
-        let tick = self.idle.tick(&self.arenas[arena as usize].idle, page).unwrap_or_default();
+        // A page without one never had live bytes.
+        let tick = self.arenas[arena as usize].idle.tick(page).unwrap_or_default();
         Use { stream: self.key.stream, tick }
     }
 

@@ -39,7 +39,7 @@ impl<D: Driver> Heap<D> {
         let Arena { segment, idle, last, extent } = &mut self.arenas[number];
         // Whoever takes it from here waits for this stream, and so for those that it has just been put behind.
         idle.restart();
-        self.idle.push(number as u32, idle, PageRange::between(0, segment.pages()), tick);
+        self.idle.push(idle, PageRange::between(0, segment.pages()), tick);
         *extent = segment.pages() << self.page_shift;
         *last = self.blocks.append(number as u32, NONE, 0, *extent, BlockState::Hole);
         let hole = *last;
@@ -52,7 +52,7 @@ impl<D: Driver> Heap<D> {
             .zip(&self.arenas)
             .filter(|(_, arena)| !self.pinned && !arena.is_vacant() && self.is_empty(arena));
         arenas.map(|(number, arena)| {
-            let last_use = Use { stream: self.key.stream, tick: self.idle.last_tick(number) };
+            let last_use = Use { stream: self.key.stream, tick: arena.idle.last_tick() };
             let (address, bytes) = (arena.segment.address(), arena.segment.bytes());
             Empty { arena: number, address, bytes, last_use }
         })
@@ -64,7 +64,7 @@ impl<D: Driver> Heap<D> {
         if !self.is_empty(arena) {
             return None;
         }
-        let tick = self.idle.last_tick(number);
+        let tick = arena.idle.last_tick();
         let mut malloc = self.arenas[number as usize].segment.take_malloc()?;
         malloc.set_uses(Uses::from_iter([Use { stream: self.key.stream, tick }]));
         self.restart(number);

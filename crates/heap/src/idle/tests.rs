@@ -21,8 +21,7 @@ enum Step {
     Claim { arena: u32, first: u32, count: u32 },
     /// Pages become idle, some time later.
     Free { arena: u32, first: u32, count: u32, later: u64 },
-    /// So many of them with nobody looking in between, each over a few pages from a place that these numbers give:
-    /// enough for a compaction.
+    /// So many of them with nobody looking in between, each over a few pages from a place that these numbers give.
     FreeOften { times: u32, from: u32 },
     /// Takes the frames of up to `count` idle pages, but for those of `pinned`, as long as they are older than the tick
     /// `younger` before now.
@@ -71,12 +70,12 @@ impl Run {
             Step::Claim { arena, first, count } => self.set_busy(arena, pages(first, count)),
             Step::Free { arena, first, count, later } => {
                 self.now += later;
-                self.free(arena, pages(first, count))?;
+                self.free(arena, pages(first, count));
             }
             Step::FreeOften { times, from } => {
                 for at in (0..times).map(|time| from.wrapping_add(time.wrapping_mul(2_654_435_761)) >> 7) {
                     let pages = pages(at / ARENAS % PAGES, 1 + at / 64 % 3);
-                    self.free(at % ARENAS, pages)?;
+                    self.free(at % ARENAS, pages);
                 }
             }
             Step::Take { count, pinned, younger } => self.take(count, pinned, younger)?,
@@ -88,24 +87,20 @@ impl Run {
                 prop_assert_eq!(self.arenas[arena as usize].is_idle(page), !is_busy);
                 let idle = self.idle.iter().find(|(known, _)| *known == (arena, page));
                 if let Some((_, tick)) = idle.filter(|(known, _)| self.with_frame.contains(known)) {
-                    prop_assert_eq!(self.queue.tick(&self.arenas[arena as usize], page), Some(*tick));
+                    prop_assert_eq!(self.arenas[arena as usize].tick(page), Some(*tick));
                 }
             }
         }
         Ok(())
     }
 
-    fn free(&mut self, arena: u32, pages: PageRange) -> Result<(), TestCaseError> {
-        self.queue.push(arena, &mut self.arenas[arena as usize], pages, self.now);
+    fn free(&mut self, arena: u32, pages: PageRange) {
+        self.queue.push(&mut self.arenas[arena as usize], pages, self.now);
         for page in pages.iter().map(|page| (arena, page)) {
             self.busy.remove(&page);
             self.idle.retain(|(known, _)| *known != page);
             self.idle.push((page, self.now));
         }
-        let all = (ARENAS * PAGES) as usize;
-        self.queue.compact(|arena| &self.arenas[arena as usize]);
-        prop_assert!(self.queue.runs.len() <= 4 * all + 64, "{} runs", self.queue.runs.len());
-        Ok(())
     }
 
     fn set_busy(&mut self, arena: u32, pages: PageRange) {
@@ -168,6 +163,7 @@ impl Run {
         }
         prop_assert_eq!(shown, expected);
         prop_assert_eq!(got, taken);
+        prop_assert!(self.queue.runs.len() <= (ARENAS * PAGES) as usize, "{} runs", self.queue.runs.len());
         Ok(())
     }
 }
@@ -185,54 +181,53 @@ proptest! {
     }
 }
 
-/// Compaction drops what counts no more, and only that, in the middle of the queue as at its ends.
-#[test]
-fn compaction_keeps_order_and_loses_nothing() {
-    let mut queue = IdlePages::default();
-    let mut arena = ArenaIdle::default();
-    let page = |first| PageRange { first, count: 1 };
-    queue.push(0, &mut arena, page(9), 0);
-    for tick in 1..=40 {
-        // Two pages by turns: of these runs only the last two count.
-        queue.push(0, &mut arena, page((tick % 2) as u32), tick);
-    }
-    queue.push(0, &mut arena, page(5), 41);
-    assert_eq!(queue.runs.len(), 42);
-    queue.compact(|_| &arena);
-    assert_eq!(queue.runs.len(), 42, "too few to look");
-    for at in 0..60 {
-        queue.push(0, &mut arena, page(6 + at % 2), 42);
-    }
-    assert_eq!(queue.runs.len(), 102);
-    queue.compact(|_| &arena);
-    assert_eq!(queue.runs.len(), 6);
+/// All that a visit shows, as pages and ticks.
+fn shown(queue: &mut IdlePages, arena: &mut ArenaIdle) -> Vec<(u32, u64)> {
     let mut shown = Vec::new();
     queue.visit(
-        std::slice::from_mut(&mut arena),
+        std::slice::from_mut(arena),
         |arena| arena,
         |_, page, tick| {
             shown.push((page, tick));
             Visit::Kept
         },
     );
-    assert_eq!(shown, [(9, 0), (1, 39), (0, 40), (5, 41), (6, 42), (7, 42)]);
+    shown
 }
 
+/// Pages in several words of the bitmap, freed in another order than that of their addresses.
 #[test]
-fn pages_that_come_and_go_in_one_place_leave_one_run() {
+fn the_queue_is_in_the_order_of_the_frees() {
     let mut queue = IdlePages::default();
     let mut arena = ArenaIdle::default();
     let pages = |first, count| PageRange { first, count };
-    queue.push(0, &mut arena, pages(4, 4), 1);
-    queue.push(0, &mut arena, pages(1, 1), 2);
-    for tick in 3..10 {
-        queue.push(0, &mut arena, pages(0, 3), tick);
+    queue.push(&mut arena, pages(200, 2), 1);
+    queue.push(&mut arena, pages(63, 2), 1);
+    queue.push(&mut arena, pages(3, 1), 2);
+    assert_eq!(shown(&mut queue, &mut arena), [(200, 1), (201, 1), (63, 1), (64, 1), (3, 2)]);
+    // What is in the queue comes first; of a page that was freed again the later time counts.
+    queue.push(&mut arena, pages(201, 1), 3);
+    queue.push(&mut arena, pages(130, 1), 3);
+    queue.push(&mut arena, pages(0, 1), 4);
+    arena.set_busy(pages(63, 1));
+    let order = [(200, 1), (64, 1), (3, 2), (201, 3), (130, 3), (0, 4)];
+    assert_eq!(shown(&mut queue, &mut arena), order);
+}
+
+/// A free costs the queue nothing, however many there are before somebody looks.
+#[test]
+fn pages_that_come_and_go_are_queued_once() {
+    let mut queue = IdlePages::default();
+    let mut arena = ArenaIdle::default();
+    let pages = |first, count| PageRange { first, count };
+    for tick in 1..=1_000 {
+        queue.push(&mut arena, pages((tick % 4) as u32, 2), tick);
     }
-    // The part of it is no run of the same place: the rest of the pages count still.
-    queue.push(0, &mut arena, pages(1, 1), 10);
+    assert_eq!(queue.runs.len(), 0);
+    assert_eq!(shown(&mut queue, &mut arena), [(2, 998), (3, 999), (4, 999), (0, 1_000), (1, 1_000)]);
     assert_eq!(queue.runs.len(), 3);
-    let ticks: Vec<Option<u64>> = (0..9).map(|page| queue.tick(&arena, page)).collect();
-    assert_eq!(ticks, [9, 10, 9, 0, 1, 1, 1, 1, 0].map(|tick| (tick > 0).then_some(tick)));
+    let ticks = [0, 1, 2, 3, 4, 5].map(|page| arena.tick(page));
+    assert_eq!(ticks, [Some(1_000), Some(1_000), Some(998), Some(999), Some(999), None]);
 }
 
 #[test]
@@ -241,8 +236,8 @@ fn a_page_never_used_is_idle_and_in_no_queue() {
     let mut arena = ArenaIdle::default();
     arena.set_busy(PageRange { first: 3, count: 1 });
     assert!([0, 1, 2, 4, 1_000].iter().all(|page| arena.is_idle(*page)));
-    assert_eq!([2, 3, 1_000].map(|page| queue.tick(&arena, page)), [None; 3]);
-    queue.push(0, &mut arena, PageRange { first: 3, count: 0 }, 1);
-    queue.visit(std::slice::from_mut(&mut arena), |arena| arena, |_, page, _| panic!("page {page}"));
+    assert_eq!([2, 3, 1_000].map(|page| arena.tick(page)), [None; 3]);
+    queue.push(&mut arena, PageRange { first: 3, count: 0 }, 1);
+    assert_eq!(shown(&mut queue, &mut arena), []);
     assert!(!arena.is_idle(3));
 }

@@ -33,11 +33,16 @@ pub(crate) const MISFITS: usize = 1024;
 /// large blocks that come and go in a loop keep robbing one another of frames.
 pub(crate) const WIDE_PAGES: u32 = 128;
 
-/// In place of the number of maps, which is 0 or 1: the page is taken.
-const TAKEN: u8 = 2;
-
-/// The same: the page was not looked at.
-const UNKNOWN: u8 = 3;
+/// What a page that is not held needs before it can be used, as far as the choice of a place goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Its old mapping, and the frame there.
+    Nothing,
+    /// A map.
+    Map,
+    /// Another page in its place: it is taken.
+    Another,
+}
 
 /// What a page that is not held needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,14 +164,11 @@ impl<D: Driver> Heap<D> {
     pub(crate) fn plan(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
         if rules.frames.is_none() {
             let wide = request.steps >= WIDE_PAGES * self.steps_per_page();
-            match self.plan_best_fit(request, rules) {
-                Some(Ok(plan)) if !wide => return Some(plan),
-                Some(_) => {
-                    if let Some(plan) = self.plan_fewest_maps(request, rules) {
-                        return Some(plan);
-                    }
-                }
-                None => {}
+            if !wide && let Some(Ok(plan)) = self.plan_best_fit(request, rules) {
+                return Some(plan);
+            }
+            if let Some(plan) = self.plan_fewest_maps(request, rules) {
+                return Some(plan);
             }
         }
         let bound = rules.is_bound();
@@ -211,7 +213,7 @@ impl<D: Driver> Heap<D> {
         }
         // A stable sort: the order among equals is that of the fits.
         places.sort_by_key(|(maps, ..)| *maps);
-        let plan = |(_, hole, start): (u32, Hole, u32)| {
+        let plan = |(_, hole, start): (usize, Hole, u32)| {
             self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules).ok()
         };
         places.into_iter().find_map(plan)
@@ -230,51 +232,47 @@ impl<D: Driver> Heap<D> {
         mut start: u32,
         request: &Request,
         rules: &Rules<'_, D>,
-    ) -> Option<(u32, u32)> {
-        let first = self.pages_touched(start, start).first;
+    ) -> Option<(usize, u32)> {
+        let segment = &self.arenas[hole.arena as usize].segment;
         let end = hole.start + hole.steps;
-        let mut known = vec![UNKNOWN; (self.pages_touched(0, end).end() - first) as usize];
-        let sum_of = |known: &[u8]| known.iter().map(|&maps| u32::from(maps)).sum::<u32>();
-        let mut best: Option<(u32, u32)> = None;
-        // The pages of the last window that are known not to be taken, and their maps.
-        let (mut seen, mut sum) = (PageRange::between(first, first), 0);
+        let mut best: Option<(usize, u32)> = None;
+        // Up to here pages were looked at; these need a map, of those that are in the last window and behind a taken one.
+        let mut seen = 0;
+        let mut maps: Vec<u32> = Vec::new();
+        let mut entering: Vec<u32> = Vec::new();
         while start.checked_add(request.steps)? <= end {
             let window = self.pages_touched(start, start + request.steps);
-            if window.first >= seen.end() {
-                (seen, sum) = (PageRange::between(window.first, window.first), 0);
-            }
-            let at = |page: u32| (page - first) as usize;
-            sum -= sum_of(&known[at(seen.first)..at(window.first)]);
-            let new = at(seen.end())..at(window.end());
+            maps.drain(..maps.partition_point(|&page| page < window.first));
+            let known = maps.len();
+            entering.extend(segment.not_held(PageRange::between(seen.max(window.first), window.end())));
+            seen = window.end();
             let mut taken = None;
-            for (page, known) in (seen.end()..window.end()).zip(&mut known[new.clone()]).rev() {
-                if *known == UNKNOWN {
-                    *known = self.maps_of(hole.arena, page, rules);
-                }
-                if *known == TAKEN {
-                    taken = Some(page);
-                    break;
+            while let Some(page) = entering.pop() {
+                match self.need_of(hole.arena, page, rules) {
+                    Need::Nothing => {}
+                    Need::Map => maps.push(page),
+                    Need::Another => {
+                        taken = Some(page);
+                        entering.clear();
+                    }
                 }
             }
+            maps[known..].reverse();
             let next = match taken {
                 Some(page) => {
-                    (seen, sum) = (PageRange::between(page + 1, page + 1), 0);
+                    maps.drain(..known);
                     page + 1
                 }
                 None => {
-                    sum += sum_of(&known[new]);
-                    seen = window;
-                    let fewest = best.map_or(u32::MAX, |(fewest, _)| fewest).min(sum);
+                    let fewest = best.map_or(usize::MAX, |(fewest, _)| fewest).min(maps.len());
                     if best.is_none_or(|(known, _)| fewest < known) {
-                        best = Some((sum, start));
+                        best = Some((fewest, start));
                     }
                     if fewest == 0 {
                         break;
                     }
                     // A place needs fewer only if it leaves so many of these maps behind.
-                    let mut maps =
-                        (window.first..).zip(&known[at(window.first)..]).filter(|(_, maps)| **maps > 0);
-                    maps.nth((sum - fewest) as usize).map_or(window.first, |(page, _)| page) + 1
+                    maps[maps.len() - fewest] + 1
                 }
             };
             let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)
@@ -286,23 +284,20 @@ impl<D: Driver> Heap<D> {
         best
     }
 
-    /// Maps that one page of a hole needs, taken by itself, or [`TAKEN`].
-    fn maps_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> u8 {
+    /// What a page of a hole that is not held needs, taken by itself.
+    fn need_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> Need {
         let arena = &self.arenas[number as usize];
-        if arena.segment.is_held(page) {
-            return 0;
-        }
         if !arena.idle.is_idle(page) {
-            return TAKEN;
+            return Need::Another;
         }
         match arena.segment.stale(page) {
-            None => 1,
+            None => Need::Map,
             Some((frame, last_use)) => {
                 let nowhere = PageRange::between(0, 0);
                 match self.revival(number, nowhere, frame, rules) {
-                    Some(_) => 0,
-                    None if last_use.is_none_or(rules.done) => 1,
-                    None => TAKEN,
+                    Some(_) => Need::Nothing,
+                    None if last_use.is_none_or(rules.done) => Need::Map,
+                    None => Need::Another,
                 }
             }
         }

@@ -51,14 +51,18 @@ fn window_by_window(
     mut start: u32,
     request: &Request,
     rules: &Rules<'_, Emulator>,
-) -> Option<(u32, u32)> {
-    let mut best: Option<(u32, u32)> = None;
+) -> Option<(usize, u32)> {
+    let held = |page| heap.arenas[hole.arena as usize].segment.is_held(page);
+    let mut best: Option<(usize, u32)> = None;
     while start + request.steps <= hole.start + hole.steps {
         let pages = heap.pages_touched(start, start + request.steps);
-        let maps: Vec<u8> = pages.iter().map(|page| heap.maps_of(hole.arena, page, rules)).collect();
-        let sum = maps.iter().map(|&maps| u32::from(maps)).sum();
-        if !maps.contains(&TAKEN) && best.is_none_or(|(fewest, _)| sum < fewest) {
-            best = Some((sum, start));
+        let needs: Vec<Need> = pages
+            .iter()
+            .map(|page| if held(page) { Need::Nothing } else { heap.need_of(hole.arena, page, rules) })
+            .collect();
+        let maps = needs.iter().filter(|need| **need == Need::Map).count();
+        if !needs.contains(&Need::Another) && best.is_none_or(|(fewest, _)| maps < fewest) {
+            best = Some((maps, start));
         }
         start = heap.align(hole.arena, (pages.first + 1) * heap.steps_per_page(), request.alignment)?;
     }

@@ -22,33 +22,53 @@ struct Since {
     tick: u64,
 }
 
-/// Pages that became idle together.
+/// Pages of one word of an arena's bitmap that became idle together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     since: Since,
     arena: u32,
-    pages: PageRange,
+    word: u32,
+    // The bit of each page.
+    pages: u64,
 }
 
-/// Which pages of one arena are idle, and since when.
+/// Which pages of one arena are idle, and since when. All that a free writes for 64 pages is a few words.
 #[derive(Debug, Default)]
 pub(crate) struct ArenaIdle {
     idle: BitVec<u64>,
-    // By page, unless its group has a later one.
+    // The pages with a note: it holds for those behind them, too, up to the next one. The first page of each word has one.
+    noted: Vec<u64>,
+    // The notes, by page.
     since: Vec<Since>,
-    // By group of pages: what all of them became idle in, so that a long run writes little.
-    groups: Vec<Since>,
-    // By word of `idle`, the latest stamp of its pages.
+    // By word, the latest stamp of its notes.
     latest: Vec<u64>,
     // The tick of the latest one of all.
     last_tick: u64,
+}
+
+/// Pages in one word of a bitmap.
+const WORD_PAGES: u32 = u64::BITS;
+
+/// The bits of `first` and the pages behind it in its word, up to `end`.
+#[inline]
+fn bits_between(first: u32, end: u32) -> u64 {
+    let count = (end - first).min(WORD_PAGES - first % WORD_PAGES);
+    u64::MAX >> (WORD_PAGES - count) << (first % WORD_PAGES)
+}
+
+/// The numbers of the bits that are set, ascending.
+fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = bits.trailing_zeros();
+        (bits != 0).then(|| bits &= bits - 1).map(|()| bit)
+    })
 }
 
 impl ArenaIdle {
     #[inline]
     fn grow_to(&mut self, pages: u32) {
         if self.since.len() < pages as usize {
-            self.grow(pages as usize);
+            self.grow(pages);
         }
     }
 
@@ -58,17 +78,20 @@ impl ArenaIdle {
     }
 
     #[cold]
-    fn grow(&mut self, pages: usize) {
-        let pages = pages.next_multiple_of(GROWTH_PAGES);
+    fn grow(&mut self, pages: u32) {
+        let words = pages.div_ceil(WORD_PAGES) as usize;
+        let pages = words * WORD_PAGES as usize;
         if self.idle.is_empty() {
+            // No two heaps' words on one cache line.
             self.idle.reserve(8 * CACHE_LINES_BYTES);
+            self.noted.reserve(CACHE_LINES_BYTES / size_of::<u64>());
             self.latest.reserve(CACHE_LINES_BYTES / size_of::<u64>());
         }
         // A page that was never used is idle.
         self.idle.resize(pages, true);
+        self.noted.resize(words, 1);
         self.since.resize(pages, Since::default());
-        self.groups.resize(pages / GROUP_PAGES, Since::default());
-        self.latest.resize(pages.div_ceil(WORD_PAGES), 0);
+        self.latest.resize(words, 0);
     }
 
     /// Whether the page has no live bytes.
@@ -91,34 +114,39 @@ impl ArenaIdle {
 
     #[inline]
     fn set_idle(&mut self, pages: PageRange, since: Since) {
-        self.grow_to(pages.end());
-        page_bits::set(&mut self.idle, pages);
-        let groups = pages.first as usize / GROUP_PAGES + 1..pages.end() as usize / GROUP_PAGES;
-        if groups.is_empty() {
-            self.since[pages.indices()].fill(since);
-        } else {
-            self.since[pages.first as usize..groups.start * GROUP_PAGES].fill(since);
-            self.since[groups.end * GROUP_PAGES..pages.end() as usize].fill(since);
-            self.groups[groups].fill(since);
+        let (first, end) = (pages.first, pages.end());
+        self.grow_to(end + 1);
+        // What holds for the page behind them comes from a note before it, which may go.
+        let behind = self.since(end);
+        self.since[end as usize] = behind;
+        self.noted[(end / WORD_PAGES) as usize] |= 1 << (end % WORD_PAGES);
+        let words = (first / WORD_PAGES) as usize..((end - 1) / WORD_PAGES + 1) as usize;
+        let idle = &mut self.idle.as_raw_mut_slice()[words.clone()];
+        self.latest[words.clone()].fill(since.stamp);
+        let noted = &mut self.noted[words];
+        let mut at = first;
+        for (idle, noted) in idle.iter_mut().zip(noted) {
+            let bits = bits_between(at, end);
+            *idle |= bits;
+            // Of these pages the first one has the note.
+            *noted = *noted & !bits | 1 << (at % WORD_PAGES);
+            self.since[at as usize] = since;
+            at = (at | (WORD_PAGES - 1)) + 1;
         }
-        let words = pages.first as usize / WORD_PAGES..=(pages.end() - 1) as usize / WORD_PAGES;
-        self.latest[words].fill(since.stamp);
         self.last_tick = since.tick;
     }
 
-    /// When the page became idle last.
-    fn since(&self, page: usize) -> Since {
-        let (page, group) = (self.since[page], self.groups[page / GROUP_PAGES]);
-        if page.stamp > group.stamp { page } else { group }
+    /// When a page became idle last.
+    #[inline]
+    fn since(&self, page: u32) -> Since {
+        let before = self.noted[(page / WORD_PAGES) as usize] << (WORD_PAGES - 1 - page % WORD_PAGES);
+        self.since[(page - before.leading_zeros()) as usize]
     }
 
     /// The stream's tick when the page became idle; `None` if it never had live bytes.
     pub(crate) fn tick(&self, page: u32) -> Option<u64> {
-        let page = page as usize;
-        (page < self.since.len())
-            .then(|| self.since(page))
-            .filter(|since| since.stamp > 0)
-            .map(|since| since.tick)
+        let known = (page as usize) < self.since.len();
+        known.then(|| self.since(page)).filter(|since| since.stamp > 0).map(|since| since.tick)
     }
 
     /// The latest tick at which a page became idle; 0 if none ever did.
@@ -126,44 +154,34 @@ impl ArenaIdle {
         self.last_tick
     }
 
-    /// The first page of the run that is idle since then.
-    fn next_of(&self, run: &Run, from: u32) -> Option<u32> {
-        // Most pages that are not, have another stamp.
-        (from..run.pages.end()).find(|&page| self.since(page as usize) == run.since && self.is_idle(page))
+    /// The notes in a word, and the idle pages that each of them holds for.
+    fn idle_by_note(&self, word: u32) -> impl Iterator<Item = (Since, u64)> + '_ {
+        let (noted, idle) = (self.noted[word as usize], self.idle.as_raw_slice()[word as usize]);
+        bits_of(noted).map(move |bit| {
+            let first = word * WORD_PAGES + bit;
+            // The bits from this note up to the next one.
+            let behind = noted & (u64::MAX << bit << 1);
+            let pages = (behind & behind.wrapping_neg()).wrapping_sub(1) & u64::MAX << bit;
+            (self.since[first as usize], idle & pages)
+        })
     }
 
-    /// The idle pages with a later stamp, ascending: pages of one stamp that lie side by side as one run.
-    fn runs_after(&self, stamp: u64, arena: u32, runs: &mut Vec<Run>) {
-        let mut current: Option<Run> = None;
-        let words = self.latest.iter().zip(self.idle.as_raw_slice()).enumerate();
-        for (at, (_, &word)) in words.filter(|(_, (latest, _))| **latest > stamp) {
-            let pages = (at * WORD_PAGES..self.since.len()).take(WORD_PAGES);
-            let idle = pages.filter(|page| word >> (page % WORD_PAGES) & 1 == 1);
-            let later =
-                idle.map(|page| (page as u32, self.since(page))).filter(|(_, since)| since.stamp > stamp);
-            for (page, since) in later {
-                match &mut current {
-                    Some(run) if run.since == since && run.pages.end() == page => run.pages.count += 1,
-                    _ => runs.extend(current.replace(Run {
-                        since,
-                        arena,
-                        pages: PageRange { first: page, count: 1 },
-                    })),
-                }
-            }
-        }
-        runs.extend(current);
+    /// The pages of the run that are idle since then.
+    fn still_in(&self, run: &Run) -> u64 {
+        let notes = self.idle_by_note(run.word).filter(|(since, _)| *since == run.since);
+        notes.map(|(_, pages)| pages).sum::<u64>() & run.pages
+    }
+
+    /// The idle pages with a later stamp, ascending.
+    fn runs_after(&self, stamp: u64, arena: u32) -> impl Iterator<Item = Run> + '_ {
+        let words = (0..).zip(&self.latest).filter(move |(_, latest)| **latest > stamp).map(|(word, _)| word);
+        words.flat_map(move |word| {
+            let notes =
+                self.idle_by_note(word).filter(move |(since, pages)| since.stamp > stamp && *pages != 0);
+            notes.map(move |(since, pages)| Run { since, arena, word, pages })
+        })
     }
 }
-
-/// Pages in one group.
-const GROUP_PAGES: usize = 8;
-
-/// Pages in one word of a bitmap.
-const WORD_PAGES: usize = u64::BITS as usize;
-
-/// Number of pages by which the arena grows: few growths, and no two heaps' pages on one cache line.
-const GROWTH_PAGES: usize = CACHE_LINES_BYTES / size_of::<Since>() * GROUP_PAGES;
 
 /// The queue of a heap's idle pages.
 #[derive(Debug, Default)]
@@ -206,11 +224,10 @@ impl IdlePages {
     /// Queues the pages that became idle since this was done last. Looks at each of them once, and at a word for every 64
     /// others.
     fn fill<A>(&mut self, arenas: &[A], idle: impl Fn(&A) -> &ArenaIdle) {
-        let mut runs = Vec::new();
-        for (number, arena) in (0..).zip(arenas) {
-            idle(arena).runs_after(self.queued, number, &mut runs);
-        }
-        // A stable sort: runs of one stamp are in order.
+        let arenas = (0..).zip(arenas);
+        let mut runs: Vec<Run> =
+            arenas.flat_map(|(number, arena)| idle(arena).runs_after(self.queued, number)).collect();
+        // A stable sort: runs of one stamp stay in order.
         runs.sort_by_key(|run| run.since.stamp);
         self.runs.extend(runs);
         self.queued = self.stamp;
@@ -235,24 +252,21 @@ impl IdlePages {
         let mut kept = Vec::new();
         while let Some(run) = self.pop(arenas, &idle) {
             let arena = &mut arenas[run.arena as usize];
-            // Pages of this run that stay in the queue, as one range: a page in the gap is told by its stamp later.
-            let mut rest: Option<PageRange> = None;
+            let mut pages = idle(arena).still_in(&run);
             let mut stopped = false;
-            let mut from = run.pages.first;
-            while let Some(page) = idle(arena).next_of(&run, from) {
-                from = page + 1;
-                let outcome = visit(arena, page, run.since.tick);
-                if outcome != Visit::Taken {
-                    let first = rest.map_or(page, |range| range.first);
-                    rest = Some(PageRange::between(first, page + 1));
-                }
-                if outcome == Visit::Stop {
-                    stopped = true;
-                    rest = rest.map(|range| PageRange::between(range.first, run.pages.end()));
-                    break;
+            for bit in bits_of(pages) {
+                match visit(arena, run.word * WORD_PAGES + bit, run.since.tick) {
+                    Visit::Taken => pages &= !(1 << bit),
+                    Visit::Kept => {}
+                    Visit::Stop => {
+                        stopped = true;
+                        break;
+                    }
                 }
             }
-            kept.extend(rest.map(|pages| Run { pages, ..run }));
+            if pages != 0 {
+                kept.push(Run { pages, ..run });
+            }
             if stopped {
                 break;
             }

@@ -7,7 +7,8 @@ use proptest::test_runner::TestCaseError;
 
 use super::*;
 
-const PAGES: u32 = 8;
+// Three words, and some.
+const PAGES: u32 = 200;
 const ARENAS: u32 = 2;
 
 /// A page by its arena and number.
@@ -31,14 +32,15 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let pages = || (0..ARENAS, 0..PAGES, 1..=PAGES);
+    let count = || prop_oneof![3 => 1..=8_u32, 1 => 1..=PAGES];
+    let pages = move || (0..ARENAS, 0..PAGES, count());
     prop_oneof![
         8 => pages().prop_map(|(arena, first, count)| Step::Use { arena, first, count }),
         1 => pages().prop_map(|(arena, first, count)| Step::Claim { arena, first, count }),
         12 => (pages(), 0..3_u64)
             .prop_map(|((arena, first, count), later)| Step::Free { arena, first, count, later }),
         1 => (60..150_u32, any::<u32>()).prop_map(|(times, from)| Step::FreeOften { times, from }),
-        3 => (0..6_usize, any::<u32>(), prop::option::of(0..5_u64))
+        3 => (prop_oneof![0..6_usize, 0..100_usize], any::<u32>(), prop::option::of(0..5_u64))
             .prop_map(|(count, pinned, younger)| Step::Take { count, pinned, younger }),
         1 => Just(Step::Look),
     ]
@@ -113,7 +115,8 @@ impl Run {
 
     /// A visit as a heap makes it. With `count` 0 and nothing pinned it only looks.
     fn take(&mut self, count: usize, pinned: u32, younger: Option<u64>) -> Result<(), TestCaseError> {
-        let is_pinned = |(arena, page): Page| count > 0 && pinned >> (arena * PAGES + page) & 1 == 1;
+        let is_pinned =
+            |(arena, page): Page| count > 0 && pinned >> ((arena * PAGES + page) % u32::BITS) & 1 == 1;
         let stops = |tick: u64| younger.is_some_and(|younger| tick + younger > self.now);
 
         // What a visit must show of the pages with frames, and what it takes.

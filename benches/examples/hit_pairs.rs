@@ -16,7 +16,7 @@ const NEIGHBOURS: usize = 1_000;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [face, bytes, pairs] = arguments.as_slice() else {
-        return Err("usage: hit_pairs handle|raw|on-stream|by-address BYTES PAIRS".into());
+        return Err("usage: hit_pairs handle|scoped|raw|on-stream|by-address BYTES PAIRS".into());
     };
     let (layout, pairs) = (Layout::new(bytes.parse()?), pairs.parse::<u64>()?);
 
@@ -33,6 +33,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         "handle" => {
             for _ in 0..pairs {
                 drop(black_box(allocator.allocate(layout, &stream)?));
+            }
+        }
+        "scoped" => {
+            let on_stream = allocator.on(&stream)?;
+            for _ in 0..pairs {
+                drop(black_box(on_stream.allocate_scoped(layout)?));
             }
         }
         "raw" => {
@@ -52,7 +58,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 by_address.free(black_box(by_address.allocate(layout, &stream)?))?;
             }
         }
-        other => return Err(format!("no face {other:?}: handle, raw, on-stream or by-address").into()),
+        other => {
+            return Err(format!("no face {other:?}: handle, scoped, raw, on-stream or by-address").into());
+        }
     }
     if device.counts().memory_calls() != calls {
         return Err("a pair made a driver call".into());

@@ -1,6 +1,6 @@
 //! Allocators in a comparison of host time: each takes a size and gives something to free.
 //!
-//! Main types: [`Contender`], [`ByHandle`], [`ByAddress`], [`DriverMalloc`], [`HostHeap`], [`Nothing`]. Neighbours:
+//! Main types: [`Contender`], [`ByHandle`], [`InScope`], [`ByAddress`], [`DriverMalloc`], [`HostHeap`], [`Nothing`]. Neighbours:
 //! `chunks` times what they do, `churn` makes them work; crates that do a like job are contenders in
 //! `benches/examples/speed/peers.rs`.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use concertina::{Address, Allocation, Allocator, Config, Layout, Stream};
+use concertina::{Address, Allocation, Allocator, Config, Layout, OnStream, ScopedAllocation, Stream};
 use concertina_emulator::{Detection, Emulator, EmulatorConfig};
 use concertina_vmm::Driver as _;
 
@@ -105,6 +105,14 @@ impl ByHandle {
         Self::on(self.device.clone(), self.allocator.clone())
     }
 
+    /// A pool handle for the stream.
+    ///
+    /// # Panics
+    /// Never: the stream is the allocator's own.
+    pub fn on_stream(&self) -> OnStream<Emulator> {
+        self.allocator.on(&self.stream).expect("a stream of its own")
+    }
+
     /// The allocator.
     pub const fn allocator(&self) -> &Allocator<Emulator> {
         &self.allocator
@@ -130,6 +138,33 @@ impl Contender for ByHandle {
 
     fn allocate(&mut self, bytes: u64) -> Self::Block {
         self.allocator.allocate(Layout::new(bytes), &self.stream).expect(ROOM)
+    }
+
+    fn free(&mut self, block: Self::Block) {
+        drop(block);
+    }
+}
+
+/// Concertina by a pool handle that is there for as long as the blocks are: a block is a handle that borrows it.
+#[derive(Clone, Copy, Debug)]
+pub struct InScope<'a>(&'a OnStream<Emulator>);
+
+impl<'a> InScope<'a> {
+    /// By this pool handle.
+    pub const fn of(on_stream: &'a OnStream<Emulator>) -> Self {
+        Self(on_stream)
+    }
+}
+
+impl<'a> Contender for InScope<'a> {
+    type Block = ScopedAllocation<'a, Emulator>;
+
+    fn name(&self) -> &'static str {
+        "concertina, scoped"
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Self::Block {
+        self.0.allocate_scoped(Layout::new(bytes)).expect(ROOM)
     }
 
     fn free(&mut self, block: Self::Block) {
@@ -244,7 +279,7 @@ impl Contender for Nothing {
 
 #[cfg(test)]
 mod tests {
-    use super::{ByAddress, ByHandle, Contender as _, DriverMalloc};
+    use super::{ByAddress, ByHandle, Contender as _, DriverMalloc, InScope};
 
     #[test]
     fn a_warm_pair_makes_no_driver_call_but_for_direct() {
@@ -264,6 +299,11 @@ mod tests {
         let mut fresh = ByHandle::new();
         fresh.pairs(20 << 20, 1);
         assert_eq!(by_address.inner.driver_calls(), fresh.driver_calls());
+
+        let inner = ByHandle::new();
+        let on_stream = inner.on_stream();
+        InScope::of(&on_stream).pairs(20 << 20, 10);
+        assert_eq!((inner.allocator().stats().live_bytes, inner.driver_calls()), (0, fresh.driver_calls()));
 
         let mut direct = DriverMalloc::default();
         direct.pairs(20 << 20, 10);

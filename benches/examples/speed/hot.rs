@@ -4,7 +4,7 @@
 //! Neighbours: `churn` has pairs among many live blocks.
 
 use concertina_bench::chunks::{Lane, Spread, Turns, clock_cost};
-use concertina_bench::contender::{ByAddress, ByHandle, Contender, DriverMalloc, HostHeap};
+use concertina_bench::contender::{ByAddress, ByHandle, Contender, DriverMalloc, HostHeap, InScope};
 
 use crate::peers::{GpuAllocator, OffsetAllocator};
 use crate::table;
@@ -46,9 +46,11 @@ pub(crate) fn hot() {
     let turns = Turns { rounds: 40, chunks: 100, pairs: 250 };
     for (name, bytes) in SIZES {
         let limit = if bytes <= HOST_MOST { bytes } else { 512 };
+        let on_stream = ByHandle::new().on_stream();
         let mut lanes = [
             lane(HostHeap::named("mimalloc"), limit),
             lane(ByHandle::new(), bytes),
+            lane(InScope::of(&on_stream), bytes),
             lane(ByAddress::default(), bytes),
             lane(OffsetAllocator::default(), bytes),
             lane(GpuAllocator::default(), bytes),

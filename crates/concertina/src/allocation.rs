@@ -98,12 +98,6 @@ impl<D: Driver> Allocation<D> {
         }
     }
 
-    #[cold]
-    fn free_in_pool(&self, core: &StreamCore<D>) -> Result<(), FreeError> {
-        let raw = self.raw(core);
-        core.shared.heaps.free(&*core.shared.cell_of(raw)?, raw.freeing())
-    }
-
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
     pub fn into_raw(mut self) -> RawAllocation {
         let core = self.core.take().expect("only who consumes the handle takes it");
@@ -114,16 +108,31 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        let Some(core) = &self.core else { return };
-        if self.placed.pool != DEFAULT_POOL {
-            log_refused(self.free_in_pool(core));
+        if let Some(core) = &self.core {
+            core.take_back(self.placed, self.layout);
+        }
+    }
+}
+
+impl<D: Driver> StreamCore<D> {
+    /// Frees a block whose handle goes.
+    #[inline(always)]
+    pub(crate) fn take_back(&self, placed: Placed, layout: Layout) {
+        if placed.pool != DEFAULT_POOL {
+            log_refused(self.free_in_pool(placed, layout));
             return;
         }
-        let heap = core.cell(Kind::of(self.layout.bytes()));
-        let freeing = freeing(self.placed.granted, self.layout);
+        let heap = self.cell(Kind::of(layout.bytes()));
+        let freeing = freeing(placed.granted, layout);
         if let Err(entered) = heap.keep(freeing) {
-            free_entered(core, heap, entered, freeing);
+            free_entered(self, heap, entered, freeing);
         }
+    }
+
+    #[cold]
+    fn free_in_pool(&self, placed: Placed, layout: Layout) -> Result<(), FreeError> {
+        let raw = RawAllocation::new(self, placed, layout);
+        self.shared.heaps.free(&*self.shared.cell_of(raw)?, raw.freeing())
     }
 }
 

@@ -20,6 +20,7 @@ mod graph;
 mod growable;
 mod layout;
 mod on_stream;
+mod scoped;
 mod stream;
 
 pub use allocation::{Allocation, RawAllocation};
@@ -31,6 +32,7 @@ pub use graph::{CaptureScope, GraphPool};
 pub use growable::Growable;
 pub use layout::Layout;
 pub use on_stream::OnStream;
+pub use scoped::ScopedAllocation;
 pub use stream::Stream;
 
 pub use concertina_heap::{
@@ -51,7 +53,8 @@ struct Readme;
 #[cfg(test)]
 mod handles_cross_threads {
     use super::{
-        Allocation, Allocator, ByAddress, CaptureScope, Driver, Error, GraphPool, Growable, OnStream, Stream,
+        Allocation, Allocator, ByAddress, CaptureScope, Driver, Error, GraphPool, Growable, OnStream,
+        ScopedAllocation, Stream,
     };
 
     fn is_send_and_sync<T: Send + Sync>() {}
@@ -63,6 +66,7 @@ mod handles_cross_threads {
         is_send_and_sync::<OnStream<D>>();
         is_send_and_sync::<ByAddress<D>>();
         is_send_and_sync::<Allocation<D>>();
+        is_send_and_sync::<ScopedAllocation<'_, D>>();
         is_send_and_sync::<Growable<D>>();
         is_send_and_sync::<GraphPool<D>>();
         is_send_and_sync::<CaptureScope<D>>();

@@ -15,6 +15,7 @@ use concertina_vmm::{Driver, StreamId};
 use crate::allocation::{Allocation, Placed, RawAllocation};
 use crate::error::Error;
 use crate::layout::Layout;
+use crate::scoped::ScopedAllocation;
 use crate::stream::{Stream, StreamCore};
 
 impl<D: Driver> StreamCore<D> {
@@ -89,8 +90,9 @@ fn request(layout: Layout) -> Result<Request, Error> {
     Request::new(layout.bytes(), layout.alignment()).map_err(Error::Request)
 }
 
-/// An allocator on one stream, with all at hand that a request needs: for loops that allocate and free without handles
-/// ([`OnStream::allocate_raw`]), where it saves the lookup of the heap. Keeps the stream registered. Clones are the same.
+/// An allocator on one stream, with all at hand that a request needs: for loops that allocate and free within a scope
+/// ([`OnStream::allocate_scoped`]) or without handles ([`OnStream::allocate_raw`]), where it saves the lookup of the heap.
+/// Keeps the stream registered. Clones are the same.
 ///
 /// ```
 /// use concertina::{Allocator, Config, Layout};
@@ -102,8 +104,8 @@ fn request(layout: Layout) -> Result<Request, Error> {
 ///
 /// let on_stream = allocator.on(&stream)?;
 /// for _ in 0..3 {
-///     let scratch = on_stream.allocate_raw(Layout::new(1 << 20))?;
-///     on_stream.free_raw(scratch)?;
+///     let scratch = on_stream.allocate_scoped(Layout::new(1 << 20))?;
+///     println!("work is queued that uses {}", scratch.address());
 /// }
 /// assert_eq!(allocator.stats().live_peak_bytes, 1 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -141,6 +143,17 @@ impl<D: Driver> OnStream<D> {
     #[inline]
     pub fn allocate(&self, layout: Layout) -> Result<Allocation<D>, Error> {
         self.stream.core().allocate(layout)
+    }
+
+    /// The same with a handle that borrows this one, and so takes no count of a reference to it: half as long, where a
+    /// block comes and goes in one scope.
+    ///
+    /// # Errors
+    /// As [`Allocator::allocate`](crate::Allocator::allocate).
+    #[inline]
+    pub fn allocate_scoped(&self, layout: Layout) -> Result<ScopedAllocation<'_, D>, Error> {
+        let core = self.stream.core();
+        core.allocate_as(layout, |placed| ScopedAllocation::new(core, placed, layout))
     }
 
     /// The same without a handle: the caller frees it.

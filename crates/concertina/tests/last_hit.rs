@@ -150,12 +150,17 @@ impl Side {
                 format!("{freed} {:?}", allocator.free_raw(block).is_err())
             }
             Op::Pairs { size, stream, pairs } => {
-                let pair = |_| match on_streams[stream].allocate_raw(Layout::new(SIZES[size])) {
+                let layout = Layout::new(SIZES[size]);
+                let scoped = |_| match on_streams[stream].allocate_scoped(layout) {
+                    Ok(block) => format!("{block:?} of {}", block.bytes()),
+                    Err(error) => error.to_string(),
+                };
+                let pair = |_| match on_streams[stream].allocate_raw(layout) {
                     // The other stream's handle does as well.
                     Ok(block) => format!("{block:?} {:?}", on_streams[pairs % 2].free_raw(block)),
                     Err(error) => error.to_string(),
                 };
-                (0..pairs).map(pair).collect()
+                (0..pairs).map(scoped).chain((0..pairs).map(pair)).collect()
             }
             Op::Record { nth, stream } if !live.is_empty() => {
                 let block = live[nth % live.len()];

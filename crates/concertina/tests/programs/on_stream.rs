@@ -3,7 +3,7 @@
 //! Neighbours: `requests` has requests that are wrong by any handle, `retired` streams that end.
 
 use concertina::{Allocator, Config, CrossStream, Error, Layout, OnStream, RawAllocation, Stream};
-use concertina_emulator::{Emulator, EmulatorConfig};
+use concertina_emulator::{Emulator, EmulatorConfig, EventCompletion};
 
 use crate::program::{KIB, MIB};
 
@@ -74,6 +74,78 @@ fn it_takes_back_blocks_of_every_heap_of_its_allocator_once() {
         assert!(is_dead(allocator.free_raw(block)), "block {at} a second time");
     }
     assert_eq!((allocator.stats().live_bytes, allocator.stats().live_blocks), (0, 0));
+    assert_eq!(allocator.audit(), Vec::<String>::new());
+}
+
+#[test]
+fn scoped_blocks_are_freed_where_their_scope_ends() {
+    let (allocator, stream) = allocator();
+    let on_stream = allocator.on(&stream).unwrap();
+    let live_bytes = || allocator.stats().live_bytes;
+    let address = {
+        let small = on_stream.allocate_scoped(Layout::new(700)).unwrap();
+        let large = on_stream.allocate_scoped(Layout::new(PAGE).aligned_to(PAGE)).unwrap();
+        assert_eq!(
+            (small.bytes(), large.layout(), large.stream()),
+            (700, Layout::new(PAGE).aligned_to(PAGE), stream.id())
+        );
+        assert!(large.address().is_aligned_to(PAGE));
+        assert_eq!(live_bytes(), 700 + PAGE);
+        // Another thread may free it, as long as the pool handle is there.
+        std::thread::scope(|scope| scope.spawn(move || drop(large)).join()).unwrap();
+        assert_eq!(live_bytes(), 700);
+        small.address()
+    };
+    assert_eq!(live_bytes(), 0);
+    let again = on_stream.allocate_scoped(Layout::new(700)).unwrap();
+    assert_eq!(again.address(), address);
+    // Given up by its handle, it is a raw block as any other.
+    let raw = again.into_raw();
+    assert_eq!((raw.address(), live_bytes()), (address, 700));
+    on_stream.free_raw(raw).unwrap();
+    assert!(is_dead(on_stream.free_raw(raw)));
+    assert_eq!(allocator.audit(), Vec::<String>::new());
+}
+
+#[test]
+fn scoped_blocks_of_a_capture_go_back_to_its_pool() {
+    let (allocator, stream) = allocator();
+    let on_stream = allocator.on(&stream).unwrap();
+    let pool = allocator.graph_pool();
+    let scope = stream.capture(&pool).unwrap();
+    let captured = on_stream.allocate_scoped(Layout::new(KIB)).unwrap();
+    assert_eq!((pool.held_bytes(), allocator.stats().live_bytes), (PAGE, KIB));
+    scope.end().unwrap();
+    let address = captured.address();
+    drop(captured);
+    assert_eq!((pool.held_bytes(), allocator.stats().live_bytes), (PAGE, 0));
+    let scope = stream.capture(&pool).unwrap();
+    assert_eq!(on_stream.allocate_scoped(Layout::new(KIB)).unwrap().address(), address);
+    scope.end().unwrap();
+    assert_eq!(allocator.audit(), Vec::<String>::new());
+}
+
+/// A block that another stream was recorded for is not used again before that stream's work is done.
+#[test]
+fn scoped_blocks_wait_for_the_streams_that_use_them() {
+    let device =
+        Emulator::new(EmulatorConfig::default().with_event_completion(EventCompletion::ByHand)).unwrap();
+    let config = Config::builder().cross_stream(CrossStream::Never).build();
+    let allocator = Allocator::new(device.clone(), config).unwrap();
+    let (stream, theirs) = (allocator.register_stream(device.stream()), device.stream());
+    let other = allocator.register_stream(theirs.clone());
+    let on_stream = allocator.on(&stream).unwrap();
+    let layout = Layout::new(PAGE);
+    let block = on_stream.allocate_scoped(layout).unwrap();
+    let address = block.address();
+    block.record_stream(&other).unwrap();
+    drop(block);
+    assert_eq!(allocator.stats().pending_bytes, PAGE);
+    assert_ne!(on_stream.allocate_scoped(layout).unwrap().address(), address);
+    device.complete_stream(&theirs);
+    // Pages of the stream's own are not given back yet, but what was pending is no more.
+    allocator.trim();
+    assert_eq!(allocator.stats().pending_bytes, 0);
     assert_eq!(allocator.audit(), Vec::<String>::new());
 }
 

@@ -10,15 +10,23 @@ use concertina_vmm::sync::CACHE_LINES_BYTES;
 
 use crate::hole_index::Hole;
 
-/// Most holes in one part: 2 KiB. Few in tests, so that these see parts.
-const MOST: usize = if cfg!(test) { 4 } else { 128 };
+/// Most holes in one part: 512 bytes. Few in tests, so that these see parts.
+const MOST: usize = if cfg!(test) { 4 } else { 32 };
 
 /// Sorted holes.
 #[derive(Debug, Default)]
 pub(crate) struct Class {
     first: Vec<Hole>,
     // What comes behind `first`, if that is not all; none of them is empty, nor is `first` then.
-    more: Vec<Vec<Hole>>,
+    more: Vec<Part>,
+}
+
+/// Holes of a class that has many.
+#[derive(Debug)]
+struct Part {
+    // The last one, at hand for the search for a part.
+    last: Hole,
+    holes: Vec<Hole>,
 }
 
 /// Where a hole is, until the class changes.
@@ -44,12 +52,7 @@ impl Class {
 
     #[inline]
     fn part(&self, part: usize) -> Option<&Vec<Hole>> {
-        if part == 0 { Some(&self.first) } else { self.more.get(part - 1) }
-    }
-
-    #[inline]
-    fn part_mut(&mut self, part: usize) -> &mut Vec<Hole> {
-        if part == 0 { &mut self.first } else { &mut self.more[part - 1] }
+        if part == 0 { Some(&self.first) } else { self.more.get(part - 1).map(|part| &part.holes) }
     }
 
     /// The first hole that `before` does not hold for; it holds for none behind that.
@@ -60,11 +63,11 @@ impl Class {
         self.part(part)?.get(at).map(|&hole| (At { part, at }, hole))
     }
 
-    // The part whose last hole is the first of those that `before` does not hold for.
+    // The first part whose last hole `before` does not hold for; one too many if it holds for all.
     #[cold]
     fn part_of(&self, before: impl Fn(&Hole) -> bool) -> usize {
-        let ends = |part: &Vec<Hole>| part.last().is_some_and(&before);
-        if ends(&self.first) { 1 + self.more.partition_point(ends) } else { 0 }
+        let in_more = self.first.last().is_some_and(&before);
+        if in_more { 1 + self.more.partition_point(|part| before(&part.last)) } else { 0 }
     }
 
     /// The smallest one.
@@ -75,7 +78,7 @@ impl Class {
 
     /// The largest one.
     pub(crate) fn largest(&self) -> Option<Hole> {
-        self.more.last().unwrap_or(&self.first).last().copied()
+        self.more.last().map_or_else(|| self.first.last().copied(), |part| Some(part.last))
     }
 
     /// Where this very hole is.
@@ -103,12 +106,23 @@ impl Class {
 
     #[cold]
     fn insert_into_parts(&mut self, hole: Hole) {
-        let part = self.more.partition_point(|part| part.first().is_some_and(|known| *known < hole));
-        let holes = self.part_mut(part);
+        let part = self.part_of(|known| *known < hole).min(self.more.len());
+        let holes = match part.checked_sub(1) {
+            None => &mut self.first,
+            Some(at) => {
+                let part = &mut self.more[at];
+                part.last = part.last.max(hole);
+                &mut part.holes
+            }
+        };
         insert_into(holes, hole);
         if holes.len() > MOST {
             let rest = holes.split_off(MOST / 2);
-            self.more.insert(part, rest);
+            let (end, last) = (holes[MOST / 2 - 1], rest[rest.len() - 1]);
+            if let Some(at) = part.checked_sub(1) {
+                self.more[at].last = end;
+            }
+            self.more.insert(part, Part { last, holes: rest });
         }
     }
 
@@ -126,13 +140,18 @@ impl Class {
 
     #[cold]
     fn remove_from_parts(&mut self, part: usize, at: usize) {
-        let holes = self.part_mut(part);
-        holes.remove(at);
-        if holes.is_empty() {
-            let gone = self.more.remove(part.saturating_sub(1));
-            if part == 0 {
-                self.first = gone;
+        let Some(number) = part.checked_sub(1) else {
+            self.first.remove(at);
+            if self.first.is_empty() {
+                self.first = self.more.remove(0).holes;
             }
+            return;
+        };
+        let part = &mut self.more[number];
+        part.holes.remove(at);
+        match part.holes.last() {
+            Some(&last) => part.last = last,
+            None => drop(self.more.remove(number)),
         }
     }
 
@@ -159,7 +178,7 @@ impl Class {
     /// All of them from that one on, or from the first, in order.
     pub(crate) fn from(&self, at: Option<At>) -> impl Iterator<Item = Hole> + '_ {
         let At { part, at } = at.unwrap_or(At { part: 0, at: 0 });
-        let behind = self.more[part.min(self.more.len())..].iter().flatten();
+        let behind = self.more[part.min(self.more.len())..].iter().flat_map(|part| &part.holes);
         self.part(part).map_or(&[][..], |holes| &holes[at..]).iter().chain(behind).copied()
     }
 }

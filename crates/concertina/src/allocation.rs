@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{DEFAULT_POOL, Entered, FreeError, Freeing, Granted, HeapCell, HeapKey, Kind};
+use concertina_heap::{DEFAULT_POOL, Entered, Freeing, Granted, HeapCell, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::error::Error;
@@ -88,20 +88,7 @@ impl<D: Driver> Allocation<D> {
     #[cfg(feature = "cuda")]
     pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
         let core = self.core();
-        let Granted { block, generation, .. } = self.placed.granted;
-        let recorded = core
-            .shared
-            .cell_of(self.raw(core))
-            .and_then(|heap| core.shared.heaps.record_stream(&heap, block, generation, clock));
-        if let Err(error) = recorded {
-            tracing::error!(%error, "an allocation was freed behind its handle");
-        }
-    }
-
-    #[cold]
-    fn free_in_pool(&self, core: &StreamCore<D>) -> Result<(), FreeError> {
-        let raw = self.raw(core);
-        core.shared.heaps.free(&*core.shared.cell_of(raw)?, raw.freeing())
+        log_refused(core.shared.record(self.raw(core), clock));
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
@@ -116,8 +103,8 @@ impl<D: Driver> Drop for Allocation<D> {
     fn drop(&mut self) {
         let Some(core) = &self.core else { return };
         if self.placed.pool != DEFAULT_POOL {
-            log_refused(self.free_in_pool(core));
-            return;
+            // No heap of its stream: found as any raw block is.
+            return log_refused(core.shared.free_raw(self.raw(core)));
         }
         let heap = core.cell(Kind::of(self.layout.bytes()));
         let freeing = freeing(self.placed.granted, self.layout);
@@ -138,7 +125,7 @@ fn free_entered<D: Driver>(
     log_refused(core.shared.heaps.free_entered(heap, entered, freeing));
 }
 
-fn log_refused(freed: Result<(), FreeError>) {
+fn log_refused(freed: Result<(), impl fmt::Display>) {
     if let Err(error) = freed {
         tracing::error!(%error, "an allocation was freed behind its handle");
     }

@@ -7,8 +7,8 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Stats, Trimmed};
-use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
+use concertina_heap::{FreeError, Granted, Growth, HeapCell, Heaps, Stats, Trimmed};
+use concertina_vmm::{CrossStream, Device, Driver, SegmentKind, StreamClock};
 
 use crate::allocation::{Allocation, RawAllocation};
 use crate::by_address::ByAddress;
@@ -19,6 +19,7 @@ use crate::growable::Growable;
 use crate::layout::Layout;
 use crate::on_stream::OnStream;
 use crate::stream::{Stream, StreamCore};
+use crate::stream_heaps::StreamTable;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
@@ -29,6 +30,7 @@ pub(crate) struct Shared<D: Driver> {
     pub(crate) instance: u64,
     name: String,
     pub(crate) heaps: Heaps<D>,
+    pub(crate) streams: StreamTable<D>,
 }
 
 /// The device with segments as configured, or as it can.
@@ -64,9 +66,13 @@ impl<D: Driver> Shared<D> {
         if !Arc::ptr_eq(self, &stream.core().shared) {
             return Err(Error::ForeignStream);
         }
-        let cell = self.cell_of(raw)?;
-        let (block, generation) = (raw.granted.block, raw.granted.generation);
-        Ok(self.heaps.record_stream(&cell, block, generation, &stream.core().clock)?)
+        Ok(self.record(raw, &stream.core().clock)?)
+    }
+
+    /// The same for a stream of this allocator, by its clock.
+    pub(crate) fn record(&self, raw: RawAllocation, clock: &StreamClock) -> Result<(), FreeError> {
+        let Granted { block, generation, .. } = raw.granted;
+        self.in_heap_of(raw, |heap| self.heaps.record_stream(heap, block, generation, clock))
     }
 
     #[inline]
@@ -78,15 +84,33 @@ impl<D: Driver> Shared<D> {
         if Arc::ptr_eq(&core.shared, self) { Ok(core) } else { Err(Error::ForeignStream) }
     }
 
+    /// Frees a block of any heap of the allocator.
+    #[inline]
     pub(crate) fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
-        Ok(self.heaps.free(&*self.cell_of(raw)?, raw.freeing())?)
+        Ok(self.in_heap_of(raw, |heap| self.heaps.free(heap, raw.freeing()))?)
     }
 
-    /// The heap that a raw block is in.
-    pub(crate) fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
-        let (block, generation) = (raw.granted.block, raw.granted.generation);
-        let own = raw.allocator == self.instance;
-        own.then(|| self.heaps.find(raw.key)).flatten().ok_or(FreeError::NotLive { block, generation })
+    /// Does something in the heap that a raw block is in.
+    #[inline(always)]
+    fn in_heap_of(
+        &self,
+        raw: RawAllocation,
+        f: impl Fn(&HeapCell<D>) -> Result<(), FreeError>,
+    ) -> Result<(), FreeError> {
+        let is_own = raw.allocator == self.instance;
+        match is_own.then(|| self.streams.with(raw.key, &f)).flatten() {
+            Some(done) => done,
+            None => f(&*self.registered(raw)?),
+        }
+    }
+
+    /// The heap of a raw block whose stream is not in the table: retired, or beside another one; or not the stream of its
+    /// heap, as with memory of a graph pool; or the table's place is taken just now.
+    #[cold]
+    fn registered(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
+        let Granted { block, generation, .. } = raw.granted;
+        let is_own = raw.allocator == self.instance;
+        is_own.then(|| self.heaps.find(raw.key)).flatten().ok_or(FreeError::NotLive { block, generation })
     }
 }
 
@@ -139,7 +163,7 @@ impl<D: Driver> Allocator<D> {
         let heaps = Heaps::new(device, settings)?;
         tracing::debug!(name, settings = ?heaps.settings(), "allocator made");
         let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { shared: Arc::new(Shared { instance, name, heaps }) })
+        Ok(Self { shared: Arc::new(Shared { instance, name, heaps, streams: StreamTable::new() }) })
     }
 
     /// The driver that it allocates from.

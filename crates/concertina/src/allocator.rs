@@ -7,7 +7,8 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{FreeError, Granted, Growth, HeapCell, Heaps, Stats, Trimmed};
+use concertina_heap::{Entered, FreeError, Freeing, Granted, Growth, HeapCell, Heaps, Stats, Trimmed};
+use concertina_vmm::sync::MutexGuard;
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind, StreamClock};
 
 use crate::allocation::{Allocation, RawAllocation};
@@ -19,7 +20,7 @@ use crate::growable::Growable;
 use crate::layout::Layout;
 use crate::on_stream::OnStream;
 use crate::stream::{Stream, StreamCore};
-use crate::stream_heaps::StreamTable;
+use crate::stream_table::{Place, StreamTable};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
@@ -72,7 +73,7 @@ impl<D: Driver> Shared<D> {
     /// The same for a stream of this allocator, by its clock.
     pub(crate) fn record(&self, raw: RawAllocation, clock: &StreamClock) -> Result<(), FreeError> {
         let Granted { block, generation, .. } = raw.granted;
-        self.in_heap_of(raw, |heap| self.heaps.record_stream(heap, block, generation, clock))
+        self.heaps.record_stream(&*self.cell_of(raw)?, block, generation, clock)
     }
 
     #[inline]
@@ -87,25 +88,51 @@ impl<D: Driver> Shared<D> {
     /// Frees a block of any heap of the allocator.
     #[inline]
     pub(crate) fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
-        Ok(self.in_heap_of(raw, |heap| self.heaps.free(heap, raw.freeing()))?)
-    }
-
-    /// Does something in the heap that a raw block is in.
-    #[inline(always)]
-    fn in_heap_of(
-        &self,
-        raw: RawAllocation,
-        f: impl Fn(&HeapCell<D>) -> Result<(), FreeError>,
-    ) -> Result<(), FreeError> {
-        let is_own = raw.allocator == self.instance;
-        match is_own.then(|| self.streams.with(raw.key, &f)).flatten() {
-            Some(done) => done,
-            None => f(&*self.registered(raw)?),
+        let freeing = raw.freeing();
+        if let Some(place) = self.place_of(raw)
+            && let Some(heap) = place.cell(raw.key)
+        {
+            return match heap.keep(freeing) {
+                Ok(()) => Ok(()),
+                Err(entered) => self.free_entered(heap, entered, freeing),
+            };
         }
+        self.free_registered(raw)
     }
 
-    /// The heap of a raw block whose stream is not in the table: retired, or beside another one; or not the stream of its
-    /// heap, as with memory of a graph pool; or the table's place is taken just now.
+    // Apart from the way above, which is short.
+    #[inline(never)]
+    fn free_entered(
+        &self,
+        heap: &HeapCell<D>,
+        entered: Option<Entered<'_, D>>,
+        freeing: Freeing,
+    ) -> Result<(), Error> {
+        Ok(self.heaps.free_entered(heap, entered, freeing)?)
+    }
+
+    #[cold]
+    fn free_registered(&self, raw: RawAllocation) -> Result<(), Error> {
+        Ok(self.heaps.free(&*self.registered(raw)?, raw.freeing())?)
+    }
+
+    /// The heap that a raw block is in.
+    fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
+        if let Some(place) = self.place_of(raw)
+            && let Some(cell) = place.cell(raw.key)
+        {
+            return Ok(Arc::clone(cell));
+        }
+        self.registered(raw)
+    }
+
+    /// Where the heap of a raw block may be found without a search; `None` also if somebody else looks there.
+    #[inline(always)]
+    fn place_of(&self, raw: RawAllocation) -> Option<MutexGuard<'_, Place<D>>> {
+        if raw.allocator == self.instance { self.streams.try_at(raw.key.stream) } else { None }
+    }
+
+    /// The heap of a raw block in the registry: of any pool, and of streams that have retired.
     #[cold]
     fn registered(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
         let Granted { block, generation, .. } = raw.granted;

@@ -21,7 +21,7 @@ mod growable;
 mod layout;
 mod on_stream;
 mod stream;
-mod stream_heaps;
+mod stream_table;
 
 pub use allocation::{Allocation, RawAllocation};
 pub use allocator::Allocator;

@@ -13,7 +13,7 @@ use concertina_vmm::{CrossStream, Driver, StreamClock, StreamId};
 use crate::allocator::Shared;
 use crate::error::Error;
 use crate::graph::{CaptureScope, GraphPool};
-use crate::stream_heaps::StreamHeaps;
+use crate::stream_table::StreamHeaps;
 
 /// What allocations of a stream keep alive: the allocator, the stream's heaps, and through its registration the
 /// driver's stream.

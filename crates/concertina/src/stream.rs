@@ -78,7 +78,7 @@ struct Registration<D: Driver> {
 impl<D: Driver> Drop for Registration<D> {
     fn drop(&mut self) {
         let (shared, stream) = (&self.core.shared, self.core.clock.stream());
-        // What is freed by way of the table is freed before, and what comes later sees the heaps off.
+        // Who finds the heaps in the table finds none that has to be seen off.
         shared.streams.leave(stream);
         shared.heaps.retire(stream);
     }

@@ -102,7 +102,7 @@ fn raw_blocks_are_freed_as_streams_come_and_go() {
             }
         });
         side_by_side(frees.into_iter().chain([come_and_go]).collect());
-        // Where a thread looked at a fence as another one did, a heap is seen off only now.
+        // A heap whose work was not seen done at its last free goes with a trim.
         world.allocator.trim();
         assert_eq!(world.reservations(), 0, "the heap of a retired stream is left for good");
         world.finish(vec![other]);

@@ -5,7 +5,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{DEFAULT_POOL, Entered, FreeError, Freeing, Granted, HeapCell, HeapKey, Kind};
+use concertina_heap::{DEFAULT_POOL, Entered, Freeing, Granted, HeapCell, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::error::Error;
@@ -88,14 +88,7 @@ impl<D: Driver> Allocation<D> {
     #[cfg(feature = "cuda")]
     pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
         let core = self.core();
-        let Granted { block, generation, .. } = self.placed.granted;
-        let recorded = core
-            .shared
-            .cell_of(self.raw(core))
-            .and_then(|heap| core.shared.heaps.record_stream(&heap, block, generation, clock));
-        if let Err(error) = recorded {
-            tracing::error!(%error, "an allocation was freed behind its handle");
-        }
+        log_refused(core.shared.record(self.raw(core), clock));
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
@@ -119,20 +112,14 @@ impl<D: Driver> StreamCore<D> {
     #[inline(always)]
     pub(crate) fn take_back(&self, placed: Placed, layout: Layout) {
         if placed.pool != DEFAULT_POOL {
-            log_refused(self.free_in_pool(placed, layout));
-            return;
+            // No heap of its stream: found as any raw block is.
+            return log_refused(self.shared.free_raw(RawAllocation::new(self, placed, layout)));
         }
         let heap = self.cell(Kind::of(layout.bytes()));
         let freeing = freeing(placed.granted, layout);
         if let Err(entered) = heap.keep(freeing) {
             free_entered(self, heap, entered, freeing);
         }
-    }
-
-    #[cold]
-    fn free_in_pool(&self, placed: Placed, layout: Layout) -> Result<(), FreeError> {
-        let raw = RawAllocation::new(self, placed, layout);
-        self.shared.heaps.free(&*self.shared.cell_of(raw)?, raw.freeing())
     }
 }
 
@@ -147,7 +134,7 @@ fn free_entered<D: Driver>(
     log_refused(core.shared.heaps.free_entered(heap, entered, freeing));
 }
 
-fn log_refused(freed: Result<(), FreeError>) {
+fn log_refused(freed: Result<(), impl fmt::Display>) {
     if let Err(error) = freed {
         tracing::error!(%error, "an allocation was freed behind its handle");
     }

@@ -7,8 +7,9 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{FreeError, Growth, HeapCell, Heaps, Stats, Trimmed};
-use concertina_vmm::{CrossStream, Device, Driver, SegmentKind};
+use concertina_heap::{Entered, FreeError, Freeing, Granted, Growth, HeapCell, Heaps, Stats, Trimmed};
+use concertina_vmm::sync::MutexGuard;
+use concertina_vmm::{CrossStream, Device, Driver, SegmentKind, StreamClock};
 
 use crate::allocation::{Allocation, RawAllocation};
 use crate::by_address::ByAddress;
@@ -19,6 +20,7 @@ use crate::growable::Growable;
 use crate::layout::Layout;
 use crate::on_stream::OnStream;
 use crate::stream::{Stream, StreamCore};
+use crate::stream_table::{Place, StreamTable};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
@@ -29,6 +31,7 @@ pub(crate) struct Shared<D: Driver> {
     pub(crate) instance: u64,
     name: String,
     pub(crate) heaps: Heaps<D>,
+    pub(crate) streams: StreamTable<D>,
 }
 
 /// The device with segments as configured, or as it can.
@@ -64,9 +67,13 @@ impl<D: Driver> Shared<D> {
         if !Arc::ptr_eq(self, &stream.core().shared) {
             return Err(Error::ForeignStream);
         }
-        let cell = self.cell_of(raw)?;
-        let (block, generation) = (raw.granted.block, raw.granted.generation);
-        Ok(self.heaps.record_stream(&cell, block, generation, &stream.core().clock)?)
+        Ok(self.record(raw, &stream.core().clock)?)
+    }
+
+    /// The same for a stream of this allocator, by its clock.
+    pub(crate) fn record(&self, raw: RawAllocation, clock: &StreamClock) -> Result<(), FreeError> {
+        let Granted { block, generation, .. } = raw.granted;
+        self.heaps.record_stream(&*self.cell_of(raw)?, block, generation, clock)
     }
 
     #[inline]
@@ -78,15 +85,59 @@ impl<D: Driver> Shared<D> {
         if Arc::ptr_eq(&core.shared, self) { Ok(core) } else { Err(Error::ForeignStream) }
     }
 
+    /// Frees a block of any heap of the allocator.
+    #[inline]
     pub(crate) fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
-        Ok(self.heaps.free(&*self.cell_of(raw)?, raw.freeing())?)
+        let freeing = raw.freeing();
+        if let Some(place) = self.place_of(raw)
+            && let Some(heap) = place.cell(raw.key)
+        {
+            return match heap.keep(freeing) {
+                Ok(()) => Ok(()),
+                Err(entered) => self.free_entered(heap, entered, freeing),
+            };
+        }
+        self.free_registered(raw)
+    }
+
+    // Apart from the way above, which is short.
+    #[inline(never)]
+    fn free_entered(
+        &self,
+        heap: &HeapCell<D>,
+        entered: Option<Entered<'_, D>>,
+        freeing: Freeing,
+    ) -> Result<(), Error> {
+        Ok(self.heaps.free_entered(heap, entered, freeing)?)
+    }
+
+    #[cold]
+    fn free_registered(&self, raw: RawAllocation) -> Result<(), Error> {
+        Ok(self.heaps.free(&*self.registered(raw)?, raw.freeing())?)
     }
 
     /// The heap that a raw block is in.
-    pub(crate) fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
-        let (block, generation) = (raw.granted.block, raw.granted.generation);
-        let own = raw.allocator == self.instance;
-        own.then(|| self.heaps.find(raw.key)).flatten().ok_or(FreeError::NotLive { block, generation })
+    fn cell_of(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
+        if let Some(place) = self.place_of(raw)
+            && let Some(cell) = place.cell(raw.key)
+        {
+            return Ok(Arc::clone(cell));
+        }
+        self.registered(raw)
+    }
+
+    /// Where the heap of a raw block may be found without a search; `None` also if somebody else looks there.
+    #[inline(always)]
+    fn place_of(&self, raw: RawAllocation) -> Option<MutexGuard<'_, Place<D>>> {
+        if raw.allocator == self.instance { self.streams.try_at(raw.key.stream) } else { None }
+    }
+
+    /// The heap of a raw block in the registry: of any pool, and of streams that have retired.
+    #[cold]
+    fn registered(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
+        let Granted { block, generation, .. } = raw.granted;
+        let is_own = raw.allocator == self.instance;
+        is_own.then(|| self.heaps.find(raw.key)).flatten().ok_or(FreeError::NotLive { block, generation })
     }
 }
 
@@ -139,7 +190,7 @@ impl<D: Driver> Allocator<D> {
         let heaps = Heaps::new(device, settings)?;
         tracing::debug!(name, settings = ?heaps.settings(), "allocator made");
         let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { shared: Arc::new(Shared { instance, name, heaps }) })
+        Ok(Self { shared: Arc::new(Shared { instance, name, heaps, streams: StreamTable::new() }) })
     }
 
     /// The driver that it allocates from.

@@ -22,6 +22,7 @@ mod layout;
 mod on_stream;
 mod scoped;
 mod stream;
+mod stream_table;
 
 pub use allocation::{Allocation, RawAllocation};
 pub use allocator::Allocator;

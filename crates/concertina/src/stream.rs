@@ -13,6 +13,7 @@ use concertina_vmm::{CrossStream, Driver, StreamClock, StreamId};
 use crate::allocator::Shared;
 use crate::error::Error;
 use crate::graph::{CaptureScope, GraphPool};
+use crate::stream_table::StreamHeaps;
 
 /// What allocations of a stream keep alive: the allocator, the stream's heaps, and through its registration the
 /// driver's stream.
@@ -21,8 +22,7 @@ use crate::graph::{CaptureScope, GraphPool};
 pub(crate) struct StreamCore<D: Driver> {
     pub(crate) shared: Arc<Shared<D>>,
     pub(crate) clock: Arc<StreamClock>,
-    small: Arc<HeapCell<D>>,
-    large: Arc<HeapCell<D>>,
+    heaps: StreamHeaps<D>,
     // Whether `captured_into` is there: all that a hit outside of captures looks at.
     is_captured: AtomicBool,
     captured_into: Mutex<Option<CapturedInto<D>>>,
@@ -44,10 +44,7 @@ impl<D: Driver> Clone for CapturedInto<D> {
 impl<D: Driver> StreamCore<D> {
     #[inline]
     pub(crate) fn cell(&self, kind: Kind) -> &Arc<HeapCell<D>> {
-        match kind {
-            Kind::Small => &self.small,
-            Kind::Large => &self.large,
-        }
+        self.heaps.cell(kind)
     }
 
     /// Whether the stream's memory comes from a graph pool.
@@ -80,7 +77,10 @@ struct Registration<D: Driver> {
 
 impl<D: Driver> Drop for Registration<D> {
     fn drop(&mut self) {
-        self.core.shared.heaps.retire(self.core.clock.stream());
+        let (shared, stream) = (&self.core.shared, self.core.clock.stream());
+        // Who finds the heaps in the table finds none that has to be seen off.
+        shared.streams.leave(stream);
+        shared.heaps.retire(stream);
     }
 }
 
@@ -108,13 +108,13 @@ impl<D: Driver> fmt::Debug for Stream<D> {
 impl<D: Driver> Stream<D> {
     pub(crate) fn new(shared: &Arc<Shared<D>>, stream: D::Stream, rule: Option<CrossStream>) -> Self {
         let clock = shared.heaps.register(stream, rule);
-        let small = shared.heaps.heap(&clock, Kind::Small);
-        let large = shared.heaps.heap(&clock, Kind::Large);
+        let [small, large] = [Kind::Small, Kind::Large].map(|kind| shared.heaps.heap(&clock, kind));
+        let heaps = StreamHeaps { small, large };
+        shared.streams.enter(clock.stream(), &heaps);
         let core = Arc::new(StreamCore {
             shared: Arc::clone(shared),
             clock,
-            small,
-            large,
+            heaps,
             is_captured: AtomicBool::new(false),
             captured_into: Mutex::default(),
         });

@@ -89,6 +89,24 @@ fn the_last_free_races_the_retirement_of_its_stream() {
     });
 }
 
+/// The same of a raw block: it is found in the table of streams as long as its stream is registered, and in the registry then.
+#[test]
+fn the_last_free_of_a_raw_block_races_the_retirement_of_its_stream() {
+    explore(|| {
+        let site = Site::new();
+        let (stream, _) = site.stream();
+        let block = site.pages(1, &stream).into_raw();
+        let other = Arc::clone(&site);
+        let freer = loom::thread::spawn(move || other.allocator.free_raw(block).unwrap());
+        drop(stream);
+        freer.join().unwrap();
+        assert_eq!(site.allocator.stats().live_bytes, 0);
+        site.allocator.trim();
+        assert_eq!(site.device.leaks().reservations, 0);
+        site.end();
+    });
+}
+
 /// Two streams rise over their ceilings at once: when both are up, the peak knows it.
 #[test]
 fn two_streams_rise_at_once() {

@@ -78,6 +78,37 @@ fn the_last_free_is_queued_as_its_stream_retires() {
     });
 }
 
+/// Raw blocks are freed, and a use of one is recorded, as their stream retires and others come: each is found by the
+/// table of streams or in the registry, and none is lost.
+#[test]
+fn raw_blocks_are_freed_as_streams_come_and_go() {
+    explore(|_| {
+        let world = World::new(eager_to_steal(4));
+        let (leaving, other) = (world.home(), world.home());
+        let free = |block: RawAllocation| -> Program {
+            let (world, user) = (Arc::clone(&world), other.clone());
+            Box::new(move || {
+                world.allocator.record_stream_raw(block, &user.stream).unwrap();
+                world.allocator.free_raw(block).unwrap();
+            })
+        };
+        let frees = [free(raw(&world, &leaving, PAGE)), free(raw(&world, &leaving, PAGE / 8))];
+        let serving = Arc::clone(&world);
+        let come_and_go: Program = Box::new(move || {
+            drop(leaving);
+            let homes = [serving.home(), serving.home()];
+            for block in homes.each_ref().map(|home| raw(&serving, home, PAGE / 8)) {
+                serving.allocator.free_raw(block).unwrap();
+            }
+        });
+        side_by_side(frees.into_iter().chain([come_and_go]).collect());
+        // A heap whose work was not seen done at its last free goes with a trim.
+        world.allocator.trim();
+        assert_eq!(world.reservations(), 0, "the heap of a retired stream is left for good");
+        world.finish(vec![other]);
+    });
+}
+
 /// Two threads free one block. At most one of them is told that it was not live, and it is freed once.
 #[test]
 fn two_threads_free_one_block() {

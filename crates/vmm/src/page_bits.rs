@@ -82,19 +82,31 @@ pub fn ones_except<'a>(a: &'a BitVec<u64>, b: &'a BitVec<u64>) -> impl Iterator<
 
 /// The pages of the run that don't have their bit set, in order; those behind the end of the bitmap are among them.
 pub fn zeros(bits: &BitVec<u64>, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
-    let (words, len) = (bits.as_raw_slice(), u32::try_from(bits.len()).unwrap_or(u32::MAX));
-    let mut at = pages.first;
+    let (words, len) = (bits.as_raw_slice(), bits.len());
+    let end = if pages.is_empty() { pages.first / 64 } else { (pages.end() - 1) / 64 + 1 };
+    let (from, to) = ends(pages);
+    let zeros_of = move |word: u32| {
+        let at = word as usize;
+        // What a word has behind the end of the bitmap means nothing.
+        let known = if 64 * (at + 1) <= len { u64::MAX } else { !(u64::MAX << (len % 64)) };
+        let set = words.get(at).map_or(0, |word| word & known);
+        let first = if word == pages.first / 64 { from } else { u64::MAX };
+        let last = if word + 1 == end { to } else { u64::MAX };
+        !set & first & last
+    };
+    let mut word = pages.first / 64;
+    let mut rest = if word < end { zeros_of(word) } else { 0 };
     std::iter::from_fn(move || {
-        while at < pages.end() {
-            let rest = if at < len { !words[at as usize / 64] >> (at % 64) } else { 1 };
-            // What a word has behind the end of the bitmap means nothing.
-            at = (at + rest.trailing_zeros()).min(at / 64 * 64 + 64).min(len.max(at));
-            if rest != 0 && at < pages.end() {
-                at += 1;
-                return Some(at - 1);
+        while rest == 0 {
+            word += 1;
+            if word >= end {
+                return None;
             }
+            rest = zeros_of(word);
         }
-        None
+        let bit = rest.trailing_zeros();
+        rest &= rest - 1;
+        Some(64 * word + bit)
     })
 }
 

@@ -47,6 +47,8 @@ pub struct Segment<D: Driver> {
     slots: Vec<Slot<D>>,
     held: BitVec<u64>,
     mapped: BitVec<u64>,
+    // Pins of all frames here.
+    pins: u32,
     // That of `memory`, where a hit reads it.
     address: Address,
     // Last, so that everything is unmapped before it goes.
@@ -84,6 +86,7 @@ impl<D: Driver> Segment<D> {
             // Read on every hit: nothing of another heap on its first cache line.
             held: BitVec::with_capacity(8 * CACHE_LINES_BYTES),
             mapped: BitVec::new(),
+            pins: 0,
             address: reservation.address(),
             memory: Memory::Reserved(reservation),
         })
@@ -97,6 +100,7 @@ impl<D: Driver> Segment<D> {
             slots: Vec::new(),
             held: BitVec::new(),
             mapped: BitVec::new(),
+            pins: 0,
             address: Address::default(),
             memory: Memory::Gone,
         };
@@ -210,9 +214,28 @@ impl<D: Driver> Segment<D> {
         self.slots.get(page as usize).and_then(|slot| slot.frame.as_ref())
     }
 
-    /// The same, to pin or unpin it.
-    pub fn frame_mut(&mut self, page: u32) -> Option<&mut Frame<D>> {
-        self.slots.get_mut(page as usize).and_then(|slot| slot.frame.as_mut())
+    /// Pins the frame that the page holds, if it holds one.
+    pub fn pin(&mut self, page: u32) {
+        if let Some(frame) = self.slots.get_mut(page as usize).and_then(|slot| slot.frame.as_mut()) {
+            frame.pin();
+            self.pins += 1;
+        }
+    }
+
+    /// Takes one pin of the page's frame back, if it has any.
+    pub fn unpin(&mut self, page: u32) {
+        let frame = self.slots.get_mut(page as usize).and_then(|slot| slot.frame.as_mut());
+        if let Some(frame) = frame.filter(|frame| frame.pins() > 0) {
+            frame.unpin();
+            self.pins -= 1;
+        }
+    }
+
+    /// Whether the page holds a frame that is not pinned. Reads no more than a bit where nothing is.
+    #[inline]
+    pub fn is_takeable(&self, page: u32) -> bool {
+        let is_pinned = || self.frame(page).is_none_or(|frame| frame.pins() > 0);
+        self.is_held(page) && matches!(self.memory, Memory::Reserved(_)) && !(self.pins > 0 && is_pinned())
     }
 
     /// The page's mapping, held or stale.
@@ -286,6 +309,7 @@ impl<D: Driver> Segment<D> {
             .is_some_and(|mapping| mapping.frame() == frame.id() && mapping.access() == Access::Granted);
         assert!(fits && slot.frame.is_none(), "page {page} of {:?} can't hold {:?}", self.id, frame.id());
         self.store.note_holder(frame.id(), Holder::Page(Place { segment: self.id, page }));
+        self.pins += frame.pins();
         slot.frame = Some(frame);
         self.held.set(page as usize, true);
     }
@@ -398,9 +422,8 @@ impl<D: Driver> Segment<D> {
 
     /// The frame that a stale page is still mapped to, and the last use through the page.
     pub fn stale(&self, page: u32) -> Option<(FrameId, Option<Use>)> {
-        match self.slots.get(page as usize) {
-            Some(Slot { mapping: Some(mapping), frame: None }) => Some((mapping.frame(), mapping.last_use())),
-            _ => None,
-        }
+        let is_stale = page_bits::get(&self.mapped, page) == Some(true) && !self.is_held(page);
+        let mapping = self.mapping(page).filter(|_| is_stale)?;
+        Some((mapping.frame(), mapping.last_use()))
     }
 }

@@ -69,9 +69,7 @@ impl<D: Driver> Heap<D> {
     /// Whether the page is held, idle and not pinned: its frame may be taken.
     pub(crate) fn is_takeable(&self, arena: u32, page: u32) -> bool {
         let arena = &self.arenas[arena as usize];
-        !self.pinned
-            && arena.idle.is_idle(page)
-            && arena.segment.frame(page).is_some_and(|frame| frame.pins() == 0)
+        !self.pinned && arena.idle.is_idle(page) && arena.segment.is_takeable(page)
     }
 
     /// Number of frames that could be taken now, among those to whose last use `allowed` agrees. It agrees to every use

@@ -178,10 +178,10 @@ impl Run {
                 }
             }
             Step::Pin { segment, page } => {
-                if let Some(frame) = self.segments[segment].frame_mut(page) {
-                    frame.pin();
+                if let Some(frame) = self.segments[segment].frame(page) {
                     *self.model.pins.entry(frame.id()).or_default() += 1;
                 }
+                self.segments[segment].pin(page);
             }
             Step::Unpin { segment, page } => self.unpin(segment, page),
             Step::UnmapStale { segment, mask, failing } => {
@@ -251,10 +251,10 @@ impl Run {
     }
 
     fn unpin(&mut self, segment: usize, page: u32) {
-        if let Some(frame) = self.segments[segment].frame_mut(page).filter(|frame| frame.pins() > 0) {
-            frame.unpin();
+        if let Some(frame) = self.segments[segment].frame(page).filter(|frame| frame.pins() > 0) {
             *self.model.pins.get_mut(&frame.id()).unwrap() -= 1;
         }
+        self.segments[segment].unpin(page);
     }
 
     fn unmapping(
@@ -359,6 +359,11 @@ impl Run {
         }
         let of = |wanted: &dyn Fn(u32) -> bool| (0..PAGES).filter(|page| wanted(*page)).count();
         prop_assert_eq!(segment.held_pages() as usize, of(&held));
+        for page in 0..PAGES {
+            let state = self.model.pages.get(&(number, page)).filter(|state| state.held);
+            let may_go = state.is_some_and(|state| !self.model.is_pinned(state.frame));
+            prop_assert_eq!(segment.is_takeable(page), may_go, "page {}", page);
+        }
         let mapped = |page: u32| self.model.pages.contains_key(&(number, page));
         prop_assert_eq!(segment.mapped_pages() as usize, of(&mapped));
         prop_assert_eq!(segment.stale_pages().collect::<Vec<_>>(), self.model.stale_pages(number));

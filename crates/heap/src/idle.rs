@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use bitvec::vec::BitVec;
+use concertina_vmm::page_bits::{WORD_PAGES, bits_between, bits_of};
 use concertina_vmm::sync::CACHE_LINES_BYTES;
 use concertina_vmm::{PageRange, page_bits};
 
@@ -35,7 +35,7 @@ struct Run {
 /// Which pages of one arena are idle, and since when. All that a free writes for 64 pages is a few words.
 #[derive(Debug, Default)]
 pub(crate) struct ArenaIdle {
-    idle: BitVec<u64>,
+    idle: Vec<u64>,
     // The pages with a note: it holds for those behind them, too, up to the next one. The first page of each word has one.
     noted: Vec<u64>,
     // The notes, by page.
@@ -44,24 +44,6 @@ pub(crate) struct ArenaIdle {
     latest: Vec<u64>,
     // The tick of the latest one of all.
     last_tick: u64,
-}
-
-/// Pages in one word of a bitmap.
-const WORD_PAGES: u32 = u64::BITS;
-
-/// The bits of `first` and the pages behind it in its word, up to `end`.
-#[inline]
-fn bits_between(first: u32, end: u32) -> u64 {
-    let count = (end - first).min(WORD_PAGES - first % WORD_PAGES);
-    u64::MAX >> (WORD_PAGES - count) << (first % WORD_PAGES)
-}
-
-/// The numbers of the bits that are set, ascending.
-fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = bits.trailing_zeros();
-        (bits != 0).then(|| bits &= bits - 1).map(|()| bit)
-    })
 }
 
 impl ArenaIdle {
@@ -79,18 +61,17 @@ impl ArenaIdle {
 
     #[cold]
     fn grow(&mut self, pages: u32) {
-        let words = pages.div_ceil(WORD_PAGES) as usize;
-        let pages = words * WORD_PAGES as usize;
+        let words = page_bits::words_for(pages);
         if self.idle.is_empty() {
             // No two heaps' words on one cache line.
-            self.idle.reserve(8 * CACHE_LINES_BYTES);
-            self.noted.reserve(CACHE_LINES_BYTES / size_of::<u64>());
-            self.latest.reserve(CACHE_LINES_BYTES / size_of::<u64>());
+            for words in [&mut self.idle, &mut self.noted, &mut self.latest] {
+                words.reserve(CACHE_LINES_BYTES / size_of::<u64>());
+            }
         }
         // A page that was never used is idle.
-        self.idle.resize(pages, true);
+        self.idle.resize(words, u64::MAX);
         self.noted.resize(words, 1);
-        self.since.resize(pages, Since::default());
+        self.since.resize(words * WORD_PAGES as usize, Since::default());
         self.latest.resize(words, 0);
     }
 
@@ -101,8 +82,13 @@ impl ArenaIdle {
     }
 
     /// The bit of each page that is idle; those behind the end are.
-    pub(crate) fn bits(&self) -> &BitVec<u64> {
+    pub(crate) fn bits(&self) -> &[u64] {
         &self.idle
+    }
+
+    /// Number of pages that have live bytes.
+    pub(crate) fn busy_pages(&self) -> u64 {
+        self.idle.iter().map(|word| u64::from(word.count_zeros())).sum()
     }
 
     /// The pages now have live bytes.
@@ -121,7 +107,7 @@ impl ArenaIdle {
         self.since[end as usize] = behind;
         self.noted[(end / WORD_PAGES) as usize] |= 1 << (end % WORD_PAGES);
         let words = (first / WORD_PAGES) as usize..((end - 1) / WORD_PAGES + 1) as usize;
-        let idle = &mut self.idle.as_raw_mut_slice()[words.clone()];
+        let idle = &mut self.idle[words.clone()];
         self.latest[words.clone()].fill(since.stamp);
         let noted = &mut self.noted[words];
         let mut at = first;
@@ -156,7 +142,7 @@ impl ArenaIdle {
 
     /// The notes in a word, and the idle pages that each of them holds for.
     fn idle_by_note(&self, word: u32) -> impl Iterator<Item = (Since, u64)> + '_ {
-        let (noted, idle) = (self.noted[word as usize], self.idle.as_raw_slice()[word as usize]);
+        let (noted, idle) = (self.noted[word as usize], self.idle[word as usize]);
         bits_of(noted).map(move |bit| {
             let first = word * WORD_PAGES + bit;
             // The bits from this note up to the next one.

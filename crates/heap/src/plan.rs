@@ -202,41 +202,52 @@ impl<D: Driver> Heap<D> {
 
     /// The place in the best fits that needs the fewest maps; of equal ones, the best fit and the lowest address.
     fn plan_fewest_maps(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
-        let mut places = Vec::new();
+        let plan = |(_, hole, start): (usize, Hole, u32)| {
+            self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules).ok()
+        };
+        let mut fewest: Option<(usize, Hole, u32)> = None;
         for (hole, start) in self.fits(request, MISFITS).take(FITS) {
-            if let Some((maps, start)) = self.fewest_maps_in(&hole, start, request, rules) {
-                places.push((maps, hole, start));
+            let bound = fewest.map_or(usize::MAX, |(maps, ..)| maps);
+            if let Some((maps, start)) = self.fewest_maps_in(&hole, start, request, rules, bound) {
+                fewest = Some((maps, hole, start));
                 if maps == 0 {
                     break;
                 }
             }
         }
-        // A stable sort: the order among equals is that of the fits.
-        places.sort_by_key(|(maps, ..)| *maps);
-        let plan = |(_, hole, start): (usize, Hole, u32)| {
-            self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules).ok()
-        };
-        places.into_iter().find_map(plan)
+        // Taken by themselves all its pages may do, and not together: then the others are asked, each hole's best place.
+        plan(fewest?).or_else(|| {
+            let fits = self.fits(request, MISFITS).take(FITS);
+            let place = |(hole, start): (Hole, u32)| {
+                let (maps, start) = self.fewest_maps_in(&hole, start, request, rules, usize::MAX)?;
+                Some((maps, hole, start))
+            };
+            let mut places: Vec<_> = fits.filter_map(place).collect();
+            // A stable sort: the order among equals is that of the fits.
+            places.sort_by_key(|(maps, ..)| *maps);
+            places.into_iter().find_map(plan)
+        })
     }
 
-    /// The fewest maps that a place in the hole needs, and the first such place. Places are tried at `start` and at
-    /// every page behind it.
+    /// The fewest maps that a place in the hole needs, if they are fewer than `bound`, and the first such place. Places are
+    /// tried at `start` and at every page behind it.
     ///
     /// A window slides over the hole. Pages that enter it are looked at from its end: behind a taken one, all places
     /// that contain it are passed over without a look at their other pages. (Most pages of a large hole are taken when
     /// events are late, and to look at one costs several cache misses.) Passed over, too, are places that can't need
-    /// fewer, as they still contain the pages that need a map.
+    /// fewer, as they contain too many pages that need a map.
     fn fewest_maps_in(
         &self,
         hole: &Hole,
         mut start: u32,
         request: &Request,
         rules: &Rules<'_, D>,
+        mut bound: usize,
     ) -> Option<(usize, u32)> {
         let segment = &self.arenas[hole.arena as usize].segment;
         let end = hole.start + hole.steps;
         let mut best: Option<(usize, u32)> = None;
-        // Up to here pages were looked at; these need a map, of those that are in the last window and behind a taken one.
+        // Up to here pages were looked at; these need a map, of those in the last window that the next may contain.
         let mut seen = 0;
         let mut maps: Vec<u32> = Vec::new();
         let mut entering: Vec<u32> = Vec::new();
@@ -244,35 +255,36 @@ impl<D: Driver> Heap<D> {
             let window = self.pages_touched(start, start + request.steps);
             maps.drain(..maps.partition_point(|&page| page < window.first));
             let known = maps.len();
-            entering.extend(segment.not_held(PageRange::between(seen.max(window.first), window.end())));
+            let behind = PageRange::between(seen.max(window.first), window.end());
+            segment.not_held(behind).for_each(|page| entering.push(page));
             seen = window.end();
-            let mut taken = None;
+            let mut without = None;
             while let Some(page) = entering.pop() {
-                match self.need_of(hole.arena, page, rules) {
-                    Need::Nothing => {}
-                    Need::Map => maps.push(page),
-                    Need::Another => {
-                        taken = Some(page);
-                        entering.clear();
-                    }
+                let need = self.need_of(hole.arena, page, rules);
+                if need == Need::Map {
+                    maps.push(page);
+                }
+                if need == Need::Another || maps.len() - known >= bound {
+                    without = Some(page);
+                    entering.clear();
                 }
             }
             maps[known..].reverse();
-            let next = match taken {
+            let next = match without {
                 Some(page) => {
                     maps.drain(..known);
                     page + 1
                 }
                 None => {
-                    let fewest = best.map_or(usize::MAX, |(fewest, _)| fewest).min(maps.len());
-                    if best.is_none_or(|(known, _)| fewest < known) {
-                        best = Some((fewest, start));
+                    if maps.len() < bound {
+                        bound = maps.len();
+                        best = Some((bound, start));
                     }
-                    if fewest == 0 {
+                    if bound == 0 {
                         break;
                     }
                     // A place needs fewer only if it leaves so many of these maps behind.
-                    maps[maps.len() - fewest] + 1
+                    maps[maps.len() - bound] + 1
                 }
             };
             let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)
@@ -285,21 +297,25 @@ impl<D: Driver> Heap<D> {
     }
 
     /// What a page of a hole that is not held needs, taken by itself.
+    #[inline]
     fn need_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> Need {
         let arena = &self.arenas[number as usize];
         if !arena.idle.is_idle(page) {
             return Need::Another;
         }
-        match arena.segment.stale(page) {
-            None => Need::Map,
-            Some((frame, last_use)) => {
-                let nowhere = PageRange::between(0, 0);
-                match self.revival(number, nowhere, frame, rules) {
-                    Some(_) => Need::Nothing,
-                    None if last_use.is_none_or(rules.done) => Need::Map,
-                    None => Need::Another,
-                }
+        let Some(mapping) = arena.segment.mapping(page) else { return Need::Map };
+        let frame = mapping.frame();
+        let is_revivable = match rules.directory.holder(frame) {
+            // Most are in the same arena.
+            Holder::Page(holder) if holder.segment == arena.segment.id() => {
+                self.is_takeable(number, holder.page)
             }
+            _ => self.revival(number, PageRange::between(0, 0), frame, rules).is_some(),
+        };
+        match is_revivable {
+            true => Need::Nothing,
+            false if mapping.last_use().is_none_or(rules.done) => Need::Map,
+            false => Need::Another,
         }
     }
 

@@ -128,6 +128,7 @@ impl<D: Driver> fmt::Debug for Directory<'_, D> {
 
 impl<D: Driver> Directory<'_, D> {
     /// Who holds the frame.
+    #[inline]
     pub fn holder(&self, frame: FrameId) -> Holder {
         self.0.records.get(frame.index()).map_or(Holder::Nobody, |record| record.holder)
     }

@@ -45,7 +45,8 @@ pub struct Segment<D: Driver> {
     store: Arc<FrameStore<D>>,
     // Grows with the highest page ever mapped.
     slots: Vec<Slot<D>>,
-    held: BitVec<u64>,
+    // In whole words, as `mapped`.
+    held: Vec<u64>,
     mapped: BitVec<u64>,
     // Pins of all frames here.
     pins: u32,
@@ -61,7 +62,7 @@ impl<D: Driver> fmt::Debug for Segment<D> {
             .field("id", &self.id)
             .field("address", &self.address())
             .field("bytes", &self.bytes())
-            .field("held", &self.held.count_ones())
+            .field("held", &self.held_pages())
             .field("mapped", &self.mapped.count_ones())
             .finish_non_exhaustive()
     }
@@ -84,7 +85,7 @@ impl<D: Driver> Segment<D> {
             store: Arc::clone(store),
             slots: Vec::new(),
             // Read on every hit: nothing of another heap on its first cache line.
-            held: BitVec::with_capacity(8 * CACHE_LINES_BYTES),
+            held: Vec::with_capacity(CACHE_LINES_BYTES / size_of::<u64>()),
             mapped: BitVec::new(),
             pins: 0,
             address: reservation.address(),
@@ -98,7 +99,7 @@ impl<D: Driver> Segment<D> {
             id,
             store: Arc::clone(store),
             slots: Vec::new(),
-            held: BitVec::new(),
+            held: Vec::new(),
             mapped: BitVec::new(),
             pins: 0,
             address: Address::default(),
@@ -116,7 +117,9 @@ impl<D: Driver> Segment<D> {
         assert!(matches!(self.memory, Memory::Gone), "{:?} has its memory", self.id);
         self.address = malloc.address();
         self.memory = Memory::Malloc(malloc);
-        self.held.resize(self.pages() as usize, true);
+        let pages = self.pages();
+        self.held.resize(page_bits::words_for(pages), 0);
+        page_bits::set(&mut self.held, PageRange::between(0, pages));
     }
 
     /// Takes the malloc out of a malloc segment, which has no pages from then on. The caller knows that no block lives
@@ -196,11 +199,11 @@ impl<D: Driver> Segment<D> {
 
     /// Number of held pages.
     pub fn held_pages(&self) -> u32 {
-        self.held.count_ones() as u32
+        page_bits::count(&self.held)
     }
 
-    /// Number of held pages that have their bit in `pages`, or lie behind its end.
-    pub fn held_among(&self, pages: &BitVec<u64>) -> u64 {
+    /// Number of held pages that have their bit in `pages` ([`page_bits`]), or lie behind its end.
+    pub fn held_among(&self, pages: &[u64]) -> u64 {
         page_bits::count_both(&self.held, pages)
     }
 
@@ -239,6 +242,7 @@ impl<D: Driver> Segment<D> {
     }
 
     /// The page's mapping, held or stale.
+    #[inline]
     pub fn mapping(&self, page: u32) -> Option<&Mapping<D>> {
         self.slots.get(page as usize).and_then(|slot| slot.mapping.as_ref())
     }
@@ -247,8 +251,9 @@ impl<D: Driver> Segment<D> {
         let len = page as usize + 1;
         if self.slots.len() < len {
             self.slots.resize_with(len, || Slot { mapping: None, frame: None });
-            self.held.resize(len, false);
-            self.mapped.resize(len, false);
+            let words = page_bits::words_for(len as u32);
+            self.held.resize(words, 0);
+            self.mapped.resize(words * page_bits::WORD_PAGES as usize, false);
         }
     }
 
@@ -311,7 +316,7 @@ impl<D: Driver> Segment<D> {
         self.store.note_holder(frame.id(), Holder::Page(Place { segment: self.id, page }));
         self.pins += frame.pins();
         slot.frame = Some(frame);
-        self.held.set(page as usize, true);
+        page_bits::set(&mut self.held, PageRange { first: page, count: 1 });
     }
 
     /// Takes the frame out of a held page, which is stale from now on. `last_use` is the last use through this page;
@@ -325,7 +330,7 @@ impl<D: Driver> Segment<D> {
         if let Some(mapping) = &mut slot.mapping {
             mapping.set_last_use(last_use);
         }
-        self.held.set(page as usize, false);
+        page_bits::clear(&mut self.held, PageRange { first: page, count: 1 });
         self.store.note_holder(frame.id(), Holder::Thief);
         Some(frame)
     }
@@ -353,7 +358,7 @@ impl<D: Driver> Segment<D> {
     fn unmap_run(&mut self, pages: &[u32]) -> Result<(), DriverError> {
         for &page in pages {
             assert!(
-                self.mapped[page as usize] && !self.held[page as usize],
+                self.mapped[page as usize] && !self.is_held(page),
                 "page {page} of {:?} is not stale",
                 self.id
             );
@@ -373,7 +378,7 @@ impl<D: Driver> Segment<D> {
 
     /// The stale pages, in order.
     pub fn stale_pages(&self) -> impl Iterator<Item = u32> + '_ {
-        page_bits::ones_except(&self.mapped, &self.held)
+        page_bits::ones_except(self.mapped.as_raw_slice(), &self.held)
     }
 
     /// Unmaps everything, as few calls as can be, and puts the frames into the store. For the end of a heap: no block
@@ -422,8 +427,7 @@ impl<D: Driver> Segment<D> {
 
     /// The frame that a stale page is still mapped to, and the last use through the page.
     pub fn stale(&self, page: u32) -> Option<(FrameId, Option<Use>)> {
-        let is_stale = page_bits::get(&self.mapped, page) == Some(true) && !self.is_held(page);
-        let mapping = self.mapping(page).filter(|_| is_stale)?;
+        let mapping = self.mapping(page).filter(|_| !self.is_held(page))?;
         Some((mapping.frame(), mapping.last_use()))
     }
 }

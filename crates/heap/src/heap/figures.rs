@@ -110,7 +110,7 @@ impl<D: Driver> Heap<D> {
 
     /// Free bytes in pages that are partly used.
     pub(crate) fn stranded_bytes(&self) -> u64 {
-        let busy: u64 = self.arenas.iter().map(|arena| arena.idle.bits().count_zeros() as u64).sum();
+        let busy: u64 = self.arenas.iter().map(|arena| arena.idle.busy_pages()).sum();
         (busy * u64::from(self.steps_per_page())).saturating_sub(self.used_steps) * STEP_BYTES
     }
 

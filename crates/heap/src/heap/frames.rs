@@ -67,6 +67,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Whether the page is held, idle and not pinned: its frame may be taken.
+    #[inline]
     pub(crate) fn is_takeable(&self, arena: u32, page: u32) -> bool {
         let arena = &self.arenas[arena as usize];
         !self.pinned && arena.idle.is_idle(page) && arena.segment.is_takeable(page)

@@ -215,14 +215,18 @@ impl<D: Driver> Heap<D> {
                 }
             }
         }
-        // Taken by themselves all its pages may do, and not together: then the others are asked, each hole's best place.
         plan(fewest?).or_else(|| {
-            let fits = self.fits(request, MISFITS).take(FITS);
-            let place = |(hole, start): (Hole, u32)| {
-                let (maps, start) = self.fewest_maps_in(&hole, start, request, rules, usize::MAX)?;
-                Some((maps, hole, start))
-            };
-            let mut places: Vec<_> = fits.filter_map(place).collect();
+            // Its pages would do, each taken by itself, and not together: then the best places of the other holes are
+            // asked, up to the one that needed no map.
+            let mut places = Vec::new();
+            for (hole, start) in self.fits(request, MISFITS).take(FITS) {
+                if let Some((maps, start)) = self.fewest_maps_in(&hole, start, request, rules, usize::MAX) {
+                    places.push((maps, hole, start));
+                    if maps == 0 {
+                        break;
+                    }
+                }
+            }
             // A stable sort: the order among equals is that of the fits.
             places.sort_by_key(|(maps, ..)| *maps);
             places.into_iter().find_map(plan)

@@ -7,7 +7,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use concertina_heap::{DEFAULT_POOL, Freeing, Granted};
+use concertina_heap::{Freeing, Granted};
 use concertina_vmm::sync::Mutex;
 use concertina_vmm::{Address, Driver};
 
@@ -80,14 +80,15 @@ impl<D: Driver> ByAddress<D> {
     #[inline]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Address, Error> {
         let core = self.shared.core_of(stream)?;
-        let placed = core.allocate_as(layout, |placed| placed)?;
-        let Placed { granted: Granted { block, generation, address }, pool } = placed;
+        let own = |granted| Placed { granted, captured: None };
+        let placed = core.allocate_as(layout, own, |placed| placed)?;
+        let Granted { block, generation, address } = placed.granted;
         let stream = core.clock.stream();
         let entry = Entry { block, generation, stream: stream.get(), bytes: layout.bytes() };
-        let home = self.homes.get(stream.index()).filter(|_| pool == DEFAULT_POOL);
+        let home = self.homes.get(stream.index()).filter(|_| placed.captured.is_none());
         let is_home = home.map(|home| home.get_or_init(|| Arc::clone(core))).is_some();
         if !is_home || !self.table.insert(address, entry) {
-            self.keep_elsewhere(RawAllocation::new(core, placed, layout));
+            self.keep_elsewhere(RawAllocation::new(placed.core(core), placed.granted, layout));
         }
         Ok(address)
     }
@@ -154,6 +155,5 @@ impl<D: Driver> ByAddress<D> {
 #[inline]
 fn raw<D: Driver>(core: &StreamCore<D>, address: Address, entry: Entry) -> RawAllocation {
     let Entry { block, generation, bytes, .. } = entry;
-    let placed = Placed { granted: Granted { block, generation, address }, pool: DEFAULT_POOL };
-    RawAllocation::new(core, placed, Layout::new(bytes))
+    RawAllocation::new(core, Granted { block, generation, address }, Layout::new(bytes))
 }

@@ -163,7 +163,8 @@ impl<D: Driver> CaptureScope<D> {
         let (core, heaps) = (stream.core(), &pool.inner.shared.heaps);
         heaps.begin_capture(stream.id())?;
         let heap = heaps.graph_heap(&pool.inner.pool, &core.clock);
-        core.capture_into(Some(CapturedInto { heap, pool: pool.clone() }));
+        let captured = CapturedInto { core: Arc::new(core.in_pool(&heap)), pool: pool.clone() };
+        core.capture_into(Some(captured));
         Ok(Self { stream: stream.clone(), pool: pool.clone(), ended: false })
     }
 

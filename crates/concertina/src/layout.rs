@@ -1,6 +1,6 @@
 //! What is asked for: a size and an alignment.
 //!
-//! Main type: [`Layout`]. Neighbours: `allocator` checks it at each request.
+//! Main types: [`Layout`], [`GrantedLayout`]. Neighbours: `allocator` checks it at each request.
 
 /// Size and alignment of a request, in bytes. Unlike `core::alloc::Layout` it counts in 64 bits on every host, and is
 /// checked when it is used: a size of 0 or an alignment that is no power of two is an error of the request.
@@ -33,8 +33,49 @@ impl Layout {
     }
 }
 
+/// A layout that was granted, in one word: fewer than 2^56 bytes, as blocks have, and an alignment that is a power of two.
+#[derive(Clone, Copy)]
+pub(crate) struct GrantedLayout(u64);
+
+/// Bits of the alignment's exponent.
+const ALIGNMENT_BITS: u32 = 8;
+
+impl GrantedLayout {
+    #[inline(always)]
+    pub(crate) fn new(layout: Layout) -> Self {
+        Self(layout.bytes << ALIGNMENT_BITS | u64::from(layout.alignment.trailing_zeros()))
+    }
+
+    /// The size in bytes.
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> u64 {
+        self.0 >> ALIGNMENT_BITS
+    }
+
+    pub(crate) fn layout(self) -> Layout {
+        let exponent = self.0 & ((1 << ALIGNMENT_BITS) - 1);
+        Layout { bytes: self.bytes(), alignment: 1 << exponent }
+    }
+}
+
 impl From<core::alloc::Layout> for Layout {
     fn from(layout: core::alloc::Layout) -> Self {
         Self { bytes: layout.size() as u64, alignment: layout.align() as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GrantedLayout, Layout};
+
+    #[test]
+    fn a_granted_layout_is_the_one_that_was_asked_for() {
+        for bytes in [1, 511, 512, (1 << 40) + 7, (1 << 56) - 1] {
+            for alignment in [1, 512, 1 << 21, 1 << 40, 1 << 63] {
+                let layout = Layout::new(bytes).aligned_to(alignment);
+                let granted = GrantedLayout::new(layout);
+                assert_eq!((granted.layout(), granted.bytes()), (layout, bytes));
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{DEFAULT_POOL, Entered, Freeing, Kind, Request};
+use concertina_heap::{Entered, Freeing, Granted, Kind, Request};
 use concertina_vmm::{Driver, StreamId};
 
 use crate::allocation::{Allocation, Placed, RawAllocation};
@@ -22,46 +22,63 @@ impl<D: Driver> StreamCore<D> {
     /// Allocates a block with a handle.
     #[inline]
     pub(crate) fn allocate(self: &Arc<Self>, layout: Layout) -> Result<Allocation<D>, Error> {
-        self.allocate_as(layout, |placed| Allocation::new(Arc::clone(self), placed, layout))
+        self.allocate_as(
+            layout,
+            |granted| Allocation::new(Arc::clone(self), granted, layout),
+            |placed| {
+                let core = placed.captured.unwrap_or_else(|| Arc::clone(self));
+                Allocation::new(core, placed.granted, layout)
+            },
+        )
     }
 
     /// The same without a handle.
     #[inline]
     pub(crate) fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
-        self.allocate_as(layout, |placed| RawAllocation::new(self, placed, layout))
+        self.allocate_as(
+            layout,
+            |granted| RawAllocation::own(self, granted, layout),
+            |placed| RawAllocation::new(placed.core(self), placed.granted, layout),
+        )
     }
 
-    /// Allocates a block, which is handed out as what `name` makes of its place.
+    /// Allocates a block, which is handed out as what `own` makes of it if it is the stream's, and `placed` of any.
     #[inline(always)]
-    pub(crate) fn allocate_as<T>(&self, layout: Layout, name: impl FnOnce(Placed) -> T) -> Result<T, Error> {
+    pub(crate) fn allocate_as<T>(
+        &self,
+        layout: Layout,
+        own: impl FnOnce(Granted) -> T,
+        placed: impl FnOnce(Placed<D>) -> T,
+    ) -> Result<T, Error> {
         let request = request(layout)?;
         if self.is_captured() {
-            return Ok(name(self.place_entered(None, &request)?));
+            return Ok(placed(self.place_entered(None, &request)?));
         }
         match self.cell(request.kind()).hit_again(&request) {
-            Ok(granted) => Ok(name(Placed { granted, pool: DEFAULT_POOL })),
-            Err(entered) => Ok(name(self.place_entered(Some(entered), &request)?)),
+            Ok(granted) => Ok(own(granted)),
+            Err(entered) => Ok(placed(self.place_entered(Some(entered), &request)?)),
         }
     }
 
     /// Finds a place in the stream's heap, entered or not, or in the graph pool that it captures into.
     // Apart from the way above, which is short.
     #[inline(never)]
-    fn place_entered(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed, Error> {
+    fn place_entered(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed<D>, Error> {
         if let Some(granted) = entered.and_then(|entered| entered.hit(request)) {
-            return Ok(Placed { granted, pool: DEFAULT_POOL });
+            return Ok(Placed { granted, captured: None });
         }
         self.place_missed(request)
     }
 
     #[cold]
-    fn place_missed(&self, request: &Request) -> Result<Placed, Error> {
+    fn place_missed(&self, request: &Request) -> Result<Placed<D>, Error> {
         let heaps = &self.shared.heaps;
-        let (granted, pool) = match self.captured_into() {
-            Some(captured) => (heaps.allocate(&captured.heap, request)?, captured.heap.key().pool),
-            None => (heaps.allocate_missed(self.cell(request.kind()), request)?, DEFAULT_POOL),
+        let Some(captured) = self.captured_into() else {
+            let granted = heaps.allocate_missed(self.cell(request.kind()), request)?;
+            return Ok(Placed { granted, captured: None });
         };
-        Ok(Placed { granted, pool })
+        let granted = heaps.allocate(captured.core.cell(request.kind()), request)?;
+        Ok(Placed { granted, captured: Some(captured.core) })
     }
 
     /// Frees a block of the stream's own heaps, or of any other heap of the allocator.
@@ -153,7 +170,11 @@ impl<D: Driver> OnStream<D> {
     #[inline]
     pub fn allocate_scoped(&self, layout: Layout) -> Result<ScopedAllocation<'_, D>, Error> {
         let core = self.stream.core();
-        core.allocate_as(layout, |placed| ScopedAllocation::new(core, placed, layout))
+        core.allocate_as(
+            layout,
+            |granted| ScopedAllocation::new(core, Placed { granted, captured: None }, layout),
+            |placed| ScopedAllocation::new(core, placed, layout),
+        )
     }
 
     /// The same without a handle: the caller frees it.

@@ -18,7 +18,7 @@ use crate::stream::{Stream, StreamCore};
 #[must_use = "dropping an allocation frees it"]
 pub struct ScopedAllocation<'a, D: Driver> {
     core: &'a StreamCore<D>,
-    placed: Placed,
+    placed: Placed<D>,
     layout: Layout,
 }
 
@@ -30,7 +30,7 @@ impl<D: Driver> fmt::Debug for ScopedAllocation<'_, D> {
 
 impl<'a, D: Driver> ScopedAllocation<'a, D> {
     #[inline(always)]
-    pub(crate) fn new(core: &'a StreamCore<D>, placed: Placed, layout: Layout) -> Self {
+    pub(crate) fn new(core: &'a StreamCore<D>, placed: Placed<D>, layout: Layout) -> Self {
         Self { core, placed, layout }
     }
 
@@ -55,7 +55,7 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
     }
 
     fn raw(&self) -> RawAllocation {
-        RawAllocation::new(self.core, self.placed, self.layout)
+        RawAllocation::new(self.placed.core(self.core), self.placed.granted, self.layout)
     }
 
     /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
@@ -68,9 +68,10 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
-    pub fn into_raw(self) -> RawAllocation {
+    pub fn into_raw(mut self) -> RawAllocation {
         let raw = self.raw();
-        // It owns nothing but the duty to free the block.
+        self.placed.captured = None;
+        // It owns nothing any more but the duty to free the block.
         core::mem::forget(self);
         raw
     }
@@ -79,6 +80,6 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
 impl<D: Driver> Drop for ScopedAllocation<'_, D> {
     #[inline]
     fn drop(&mut self) {
-        self.core.take_back(self.placed, self.layout);
+        self.placed.core(self.core).take_back(self.placed.granted, self.layout.bytes());
     }
 }

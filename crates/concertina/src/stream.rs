@@ -31,17 +31,34 @@ pub(crate) struct StreamCore<D: Driver> {
 /// Where memory comes from while a stream captures. Whoever asks for some keeps the pool meanwhile: another thread may end
 /// the capture, and drop the pool.
 pub(crate) struct CapturedInto<D: Driver> {
-    pub(crate) heap: Arc<HeapCell<D>>,
+    /// The stream with the pool's heap in place of its own: what the blocks keep.
+    pub(crate) core: Arc<StreamCore<D>>,
     pub(crate) pool: GraphPool<D>,
 }
 
 impl<D: Driver> Clone for CapturedInto<D> {
     fn clone(&self) -> Self {
-        Self { heap: Arc::clone(&self.heap), pool: self.pool.clone() }
+        Self { core: Arc::clone(&self.core), pool: self.pool.clone() }
     }
 }
 
 impl<D: Driver> StreamCore<D> {
+    fn new(shared: &Arc<Shared<D>>, clock: &Arc<StreamClock>, heaps: StreamHeaps<D>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            clock: Arc::clone(clock),
+            heaps,
+            is_captured: AtomicBool::new(false),
+            captured_into: Mutex::default(),
+        }
+    }
+
+    /// The same stream with the heap of a graph pool, which has one for all kinds.
+    pub(crate) fn in_pool(&self, heap: &Arc<HeapCell<D>>) -> Self {
+        let heaps = StreamHeaps { small: Arc::clone(heap), large: Arc::clone(heap) };
+        Self::new(&self.shared, &self.clock, heaps)
+    }
+
     #[inline]
     pub(crate) fn cell(&self, kind: Kind) -> &Arc<HeapCell<D>> {
         self.heaps.cell(kind)
@@ -111,13 +128,7 @@ impl<D: Driver> Stream<D> {
         let [small, large] = [Kind::Small, Kind::Large].map(|kind| shared.heaps.heap(&clock, kind));
         let heaps = StreamHeaps { small, large };
         shared.streams.enter(clock.stream(), &heaps);
-        let core = Arc::new(StreamCore {
-            shared: Arc::clone(shared),
-            clock,
-            heaps,
-            is_captured: AtomicBool::new(false),
-            captured_into: Mutex::default(),
-        });
+        let core = Arc::new(StreamCore::new(shared, &clock, heaps));
         Self { registration: Arc::new(Registration { core }) }
     }
 

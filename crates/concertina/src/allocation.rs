@@ -34,10 +34,9 @@ pub(crate) struct Placed<D: Driver> {
 }
 
 impl<D: Driver> Placed<D> {
-    /// Whose heaps the block is in: those of `stream`, which it was asked of, or the pool's.
-    #[inline(always)]
-    pub(crate) fn core<'a>(&'a self, stream: &'a StreamCore<D>) -> &'a StreamCore<D> {
-        self.captured.as_deref().unwrap_or(stream)
+    /// The block without a handle; `stream` is the one that it was asked of.
+    pub(crate) fn raw(&self, stream: &StreamCore<D>, layout: Layout) -> RawAllocation {
+        RawAllocation::new(self.captured.as_deref().unwrap_or(stream), self.granted, layout)
     }
 }
 
@@ -141,7 +140,7 @@ fn free_entered<D: Driver>(
     log_refused(core.shared.heaps.free_entered(heap, entered, freeing));
 }
 
-fn log_refused(freed: Result<(), impl fmt::Display>) {
+pub(crate) fn log_refused(freed: Result<(), impl fmt::Display>) {
     if let Err(error) = freed {
         tracing::error!(%error, "an allocation was freed behind its handle");
     }

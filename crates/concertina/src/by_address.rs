@@ -88,7 +88,7 @@ impl<D: Driver> ByAddress<D> {
         let home = self.homes.get(stream.index()).filter(|_| placed.captured.is_none());
         let is_home = home.map(|home| home.get_or_init(|| Arc::clone(core))).is_some();
         if !is_home || !self.table.insert(address, entry) {
-            self.keep_elsewhere(RawAllocation::new(placed.core(core), placed.granted, layout));
+            self.keep_elsewhere(placed.raw(core, layout));
         }
         Ok(address)
     }

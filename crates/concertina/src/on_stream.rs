@@ -38,7 +38,7 @@ impl<D: Driver> StreamCore<D> {
         self.allocate_as(
             layout,
             |granted| RawAllocation::own(self, granted, layout),
-            |placed| RawAllocation::new(placed.core(self), placed.granted, layout),
+            |placed| placed.raw(self, layout),
         )
     }
 
@@ -172,8 +172,8 @@ impl<D: Driver> OnStream<D> {
         let core = self.stream.core();
         core.allocate_as(
             layout,
-            |granted| ScopedAllocation::new(core, Placed { granted, captured: None }, layout),
-            |placed| ScopedAllocation::new(core, placed, layout),
+            |granted| ScopedAllocation::own(core, granted, layout),
+            |placed| ScopedAllocation::new(core, &placed, layout),
         )
     }
 

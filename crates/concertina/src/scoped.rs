@@ -5,9 +5,10 @@
 
 use core::fmt;
 
+use concertina_heap::{DEFAULT_POOL, Granted, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
-use crate::allocation::{Placed, RawAllocation};
+use crate::allocation::{Placed, RawAllocation, log_refused};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::stream::{Stream, StreamCore};
@@ -18,8 +19,10 @@ use crate::stream::{Stream, StreamCore};
 #[must_use = "dropping an allocation frees it"]
 pub struct ScopedAllocation<'a, D: Driver> {
     core: &'a StreamCore<D>,
-    placed: Placed<D>,
+    granted: Granted,
     layout: Layout,
+    // The pool of its heap.
+    pool: u32,
 }
 
 impl<D: Driver> fmt::Debug for ScopedAllocation<'_, D> {
@@ -30,13 +33,18 @@ impl<D: Driver> fmt::Debug for ScopedAllocation<'_, D> {
 
 impl<'a, D: Driver> ScopedAllocation<'a, D> {
     #[inline(always)]
-    pub(crate) fn new(core: &'a StreamCore<D>, placed: Placed<D>, layout: Layout) -> Self {
-        Self { core, placed, layout }
+    pub(crate) fn own(core: &'a StreamCore<D>, granted: Granted, layout: Layout) -> Self {
+        Self { core, granted, layout, pool: DEFAULT_POOL }
+    }
+
+    pub(crate) fn new(core: &'a StreamCore<D>, placed: &Placed<D>, layout: Layout) -> Self {
+        let RawAllocation { key, granted, .. } = placed.raw(core, layout);
+        Self { core, granted, layout, pool: key.pool }
     }
 
     /// The first address. Only kernels and copies may follow it, and only in an order with this block's stream.
     pub fn address(&self) -> Address {
-        self.placed.granted.address
+        self.granted.address
     }
 
     /// Bytes as asked.
@@ -55,7 +63,12 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
     }
 
     fn raw(&self) -> RawAllocation {
-        RawAllocation::new(self.placed.core(self.core), self.placed.granted, self.layout)
+        let own = RawAllocation::own(self.core, self.granted, self.layout);
+        match self.pool {
+            DEFAULT_POOL => own,
+            // A graph pool has one heap a stream.
+            pool => RawAllocation { key: HeapKey { pool, kind: Kind::Large, ..own.key }, ..own },
+        }
     }
 
     /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
@@ -68,10 +81,9 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
-    pub fn into_raw(mut self) -> RawAllocation {
+    pub fn into_raw(self) -> RawAllocation {
         let raw = self.raw();
-        self.placed.captured = None;
-        // It owns nothing any more but the duty to free the block.
+        // It owns nothing but the duty to free the block.
         core::mem::forget(self);
         raw
     }
@@ -80,6 +92,11 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
 impl<D: Driver> Drop for ScopedAllocation<'_, D> {
     #[inline]
     fn drop(&mut self) {
-        self.placed.core(self.core).take_back(self.placed.granted, self.layout.bytes());
+        if self.pool == DEFAULT_POOL {
+            self.core.take_back(self.granted, self.layout.bytes());
+        } else {
+            // No heap of its stream: found as any raw block is.
+            log_refused(self.core.shared.free_raw(self.raw()));
+        }
     }
 }

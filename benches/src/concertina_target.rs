@@ -66,7 +66,13 @@ impl<'a, D: BenchDevice> ConcertinaTarget<'a, D> {
     }
 
     /// Registers streams up to this number, if the trace has not met them before.
+    #[inline]
     fn meet(&mut self, stream: u32) -> Result<(), TargetError> {
+        if (stream as usize) < self.streams.len() { Ok(()) } else { self.meet_anew(stream) }
+    }
+
+    #[cold]
+    fn meet_anew(&mut self, stream: u32) -> Result<(), TargetError> {
         for number in self.streams.len() as u32..=stream {
             let device = self.device.new_stream(number)?;
             let registered = self.allocator.register_stream(device.clone());

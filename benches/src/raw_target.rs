@@ -28,12 +28,21 @@ impl<'a, D: BenchDevice> RawTarget<'a, D> {
         Ok(Self { target: ConcertinaTarget::new(device, policy)?, on_streams: Vec::new() })
     }
 
+    #[inline]
     fn on(&mut self, stream: u32) -> Result<&OnStream<D::Driver>, TargetError> {
+        if self.on_streams.len() <= stream as usize {
+            self.meet(stream)?;
+        }
+        Ok(&self.on_streams[stream as usize])
+    }
+
+    #[cold]
+    fn meet(&mut self, stream: u32) -> Result<(), TargetError> {
         for number in self.on_streams.len() as u32..=stream {
             let on_stream = self.target.on(number)?;
             self.on_streams.push(on_stream);
         }
-        Ok(&self.on_streams[stream as usize])
+        Ok(())
     }
 }
 

@@ -309,17 +309,12 @@ impl<D: Driver> Heap<D> {
         }
         let Some(mapping) = arena.segment.mapping(page) else { return Need::Map };
         let frame = mapping.frame();
-        let is_revivable = match rules.directory.holder(frame) {
-            // Most are in the same arena.
-            Holder::Page(holder) if holder.segment == arena.segment.id() => {
-                self.is_takeable(number, holder.page)
-            }
-            _ => self.revival(number, PageRange::between(0, 0), frame, rules).is_some(),
-        };
-        match is_revivable {
-            true => Need::Nothing,
-            false if mapping.last_use().is_none_or(rules.done) => Need::Map,
-            false => Need::Another,
+        if self.is_revivable(number, frame, rules.directory.holder(frame), rules) {
+            Need::Nothing
+        } else if mapping.last_use().is_none_or(rules.done) {
+            Need::Map
+        } else {
+            Need::Another
         }
     }
 
@@ -432,9 +427,26 @@ impl<D: Driver> Heap<D> {
     }
 
     /// The arena that a segment is in: most often the one with this number.
+    #[inline]
     fn arena_near(&self, number: u32, segment: SegmentId) -> Option<u32> {
         let near = self.arenas[number as usize].segment.id() == segment;
         if near { Some(number) } else { self.arena_of(segment) }
+    }
+
+    /// Whether a stale page of an arena could come by the frame that it is still mapped to, which `holder` holds.
+    #[inline]
+    fn is_revivable(&self, arena: u32, frame: FrameId, holder: Holder, rules: &Rules<'_, D>) -> bool {
+        match holder {
+            Holder::Page(holder) => match self.arena_near(arena, holder.segment) {
+                Some(arena) => self.is_takeable(arena, holder.page),
+                None => rules.others == Others::Ask,
+            },
+            Holder::Store => rules
+                .directory
+                .free_frame(frame)
+                .is_some_and(|frame| frame.pins() == 0 && (rules.may_serve)(frame)),
+            Holder::Thief | Holder::Nobody => false,
+        }
     }
 
     /// How a stale page of the place could come by the frame that it is still mapped to.
@@ -445,27 +457,17 @@ impl<D: Driver> Heap<D> {
         frame: FrameId,
         rules: &Rules<'_, D>,
     ) -> Option<Backing> {
-        match rules.directory.holder(frame) {
-            Holder::Store => rules
-                .directory
-                .free_frame(frame)
-                .filter(|frame| frame.pins() == 0 && (rules.may_serve)(frame))
-                .map(|_| Backing::ReviveStore(frame)),
-            Holder::Page(holder) => match self.arena_near(number, holder.segment) {
-                Some(arena) => {
-                    // The place's own frames stay where they are.
-                    let in_place = arena == number && place.contains(holder.page);
-                    (!in_place && self.is_takeable(arena, holder.page)).then_some(Backing::ReviveOwn {
-                        frame,
-                        arena,
-                        page: holder.page,
-                    })
-                }
-                None if rules.others == Others::Ask => Some(Backing::ReviveOther(frame, holder)),
-                None => None,
-            },
-            Holder::Thief | Holder::Nobody => None,
+        let holder = rules.directory.holder(frame);
+        if !self.is_revivable(number, frame, holder, rules) {
+            return None;
         }
+        let Holder::Page(holder) = holder else { return Some(Backing::ReviveStore(frame)) };
+        let Some(arena) = self.arena_near(number, holder.segment) else {
+            return Some(Backing::ReviveOther(frame, holder));
+        };
+        // The place's own frames stay where they are.
+        let in_place = arena == number && place.contains(holder.page);
+        (!in_place).then_some(Backing::ReviveOwn { frame, arena, page: holder.page })
     }
 
     /// Makes the plan's place a block, so that nobody else takes it while its pages are backed.

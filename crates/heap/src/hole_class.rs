@@ -192,3 +192,81 @@ fn insert_into(holes: &mut Vec<Hole>, hole: Hole) {
         holes.insert(at, hole);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Of one class, so that it has parts: numbers are few, and so are the holes that they give.
+    fn hole() -> impl Strategy<Value = Hole> {
+        (0..3u32, 0..40u32).prop_map(|(more, start)| Hole {
+            steps: 200 + more,
+            arena: 0,
+            start,
+            block: start,
+        })
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Insert(Hole),
+        /// Puts this one in the place of the nth.
+        Replace(usize, Hole),
+        Remove(usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => hole().prop_map(Op::Insert),
+            2 => (any::<usize>(), hole()).prop_map(|(nth, hole)| Op::Replace(nth, hole)),
+            2 => any::<usize>().prop_map(Op::Remove),
+        ]
+    }
+
+    proptest! {
+        /// An ordered set is the model.
+        #[test]
+        fn agrees_with_an_ordered_set(program in prop::collection::vec(op(), 1..300)) {
+            let (mut class, mut model) = (Class::default(), BTreeSet::new());
+            let nth = |model: &BTreeSet<Hole>, nth: usize| model.iter().nth(nth % model.len().max(1)).copied();
+            for op in program {
+                match op {
+                    Op::Insert(hole) => {
+                        if model.insert(hole) {
+                            class.insert(hole);
+                        }
+                    }
+                    Op::Remove(at) => {
+                        let Some(hole) = nth(&model, at) else { continue };
+                        model.remove(&hole);
+                        class.remove(class.find(hole).expect("it is there"));
+                    }
+                    Op::Replace(at, new) => {
+                        let Some(old) = nth(&model, at).filter(|_| !model.contains(&new)) else { continue };
+                        model.remove(&old);
+                        model.insert(new);
+                        class.replace(class.find(old).expect("it is there"), new);
+                    }
+                }
+                prop_assert_eq!(class.from(None).collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(class.smallest().map(|(_, hole)| hole), model.first().copied());
+                prop_assert_eq!(class.largest(), model.last().copied());
+                prop_assert_eq!((class.is_empty(), class.is_single()), (model.is_empty(), model.len() == 1));
+                for start in [0, 13, 39, 40] {
+                    let from = Hole { steps: 201, arena: 0, start, block: start };
+                    let behind: Vec<Hole> = model.range(from..).copied().collect();
+                    let found = class.search(|hole| *hole < from);
+                    prop_assert_eq!(found.map(|(_, hole)| hole), behind.first().copied());
+                    prop_assert_eq!(class.find(from).is_some(), model.contains(&from));
+                    if let Some((at, _)) = found {
+                        prop_assert_eq!(class.from(Some(at)).collect::<Vec<_>>(), behind);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -18,11 +18,14 @@ use crate::stream::{Stream, StreamCore};
 // Half a cache line, and never in two: of a million handles in a program's hands each is a miss.
 #[repr(align(32))]
 pub struct Allocation<D: Driver> {
-    // `None` once the block was given up.
-    core: Option<Arc<StreamCore<D>>>,
+    core: Arc<StreamCore<D>>,
+    // No block (`GIVEN_UP`) once the handle has given it up.
     granted: Granted,
     layout: GrantedLayout,
 }
+
+/// The number of no block.
+const GIVEN_UP: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Granted>() + size_of::<GrantedLayout>() + size_of::<usize>() <= 32);
 
@@ -42,18 +45,14 @@ impl<D: Driver> Placed<D> {
 
 impl<D: Driver> fmt::Debug for Allocation<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_tuple("Allocation");
-        if let Some(core) = &self.core {
-            shown.field(&self.raw(core));
-        }
-        shown.finish()
+        f.debug_tuple("Allocation").field(&self.raw()).finish()
     }
 }
 
 impl<D: Driver> Allocation<D> {
     #[inline(always)]
     pub(crate) fn new(core: Arc<StreamCore<D>>, granted: Granted, layout: Layout) -> Self {
-        Self { core: Some(core), granted, layout: GrantedLayout::new(layout) }
+        Self { core, granted, layout: GrantedLayout::new(layout) }
     }
 
     /// The first address. Only kernels and copies may follow it, and only in an order with this block's stream.
@@ -73,15 +72,11 @@ impl<D: Driver> Allocation<D> {
 
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
-        self.core().clock.stream()
+        self.core.clock.stream()
     }
 
-    fn core(&self) -> &Arc<StreamCore<D>> {
-        self.core.as_ref().expect("only who consumes the handle takes it")
-    }
-
-    fn raw(&self, core: &StreamCore<D>) -> RawAllocation {
-        RawAllocation::new(core, self.granted, self.layout())
+    fn raw(&self) -> RawAllocation {
+        RawAllocation::new(&self.core, self.granted, self.layout())
     }
 
     /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
@@ -90,29 +85,28 @@ impl<D: Driver> Allocation<D> {
     /// # Errors
     /// [`Error::ForeignStream`].
     pub fn record_stream(&self, stream: &Stream<D>) -> Result<(), Error> {
-        let core = self.core();
-        core.shared.record_stream(self.raw(core), stream)
+        self.core.shared.record_stream(self.raw(), stream)
     }
 
     /// The same for a stream of the same allocator, by its clock.
     #[cfg(feature = "cuda")]
     pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
-        let core = self.core();
-        log_refused(core.shared.record(self.raw(core), clock));
+        log_refused(self.core.shared.record(self.raw(), clock));
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
     pub fn into_raw(mut self) -> RawAllocation {
-        let core = self.core.take().expect("only who consumes the handle takes it");
-        self.raw(&core)
+        let raw = self.raw();
+        self.granted.block = GIVEN_UP;
+        raw
     }
 }
 
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(core) = &self.core {
-            core.take_back(self.granted, self.layout.bytes());
+        if self.granted.block != GIVEN_UP {
+            self.core.take_back(self.granted, self.layout.bytes());
         }
     }
 }

@@ -354,8 +354,8 @@ impl<D: Driver> Allocator<D> {
     /// only log what went wrong.
     ///
     /// # Errors
-    /// [`Error::InUse`] while a clone, a stream, an allocation, a growable or a graph pool exists; [`Error::Unreturned`] with what the driver
-    /// would not take.
+    /// [`Error::InUse`] while a clone, a stream, an allocation, a growable, a graph pool or a [`ByAddress`] exists;
+    /// [`Error::Unreturned`] with what the driver would not take.
     pub fn close(self) -> Result<(), Error> {
         let shared =
             Arc::try_unwrap(self.shared).map_err(|shared| Error::InUse(Arc::strong_count(&shared) - 1))?;

@@ -57,8 +57,11 @@ pub enum Error {
     /// A stream captures a graph, and the call would have to do what a capture forbids. The capture is not broken by it.
     #[error(transparent)]
     Capture(CaptureError),
-    /// The allocator is still in use, by a clone, a stream, an allocation, a growable or a graph pool: let go of these first.
-    #[error("the allocator is still in use by {0} clones, streams, allocations, growables or graph pools")]
+    /// The allocator is still in use, by a clone, a stream, an allocation, a growable, a graph pool or a `ByAddress`: let go of
+    /// these first. The number is that of references to its books; blocks of one stream count as one.
+    #[error(
+        "the allocator is still in use: {0} references by clones, streams, allocations, growables or graph pools"
+    )]
     InUse(usize),
     /// The driver would not take everything back.
     #[error("{0}")]

@@ -3,8 +3,8 @@
 //! Main types: [`IdlePages`], [`ArenaIdle`]. Neighbours: a heap marks pages here when a hole comes to cover them, and asks
 //! for the oldest ones when frames are wanted.
 //!
-//! A free notes in each of its pages when it became idle, and that is all: most pages are used again before anybody wants
-//! their frames. Who does finds the oldest ones in a queue, which is filled when it has run out, from what was noted since.
+//! A free notes of its pages when they became idle, once a word, and that is all: most pages are used again before anybody
+//! wants their frames. Who does finds the oldest ones in a queue, which is filled when it has run out, from what was noted since.
 //! A page that was used in between, or became idle again, is told by its note.
 
 use std::collections::VecDeque;
@@ -154,8 +154,9 @@ impl ArenaIdle {
 
     /// The pages of the run that are idle since then.
     fn still_in(&self, run: &Run) -> u64 {
-        let notes = self.idle_by_note(run.word).filter(|(since, _)| *since == run.since);
-        notes.map(|(_, pages)| pages).sum::<u64>() & run.pages
+        let first = run.word * WORD_PAGES;
+        let still = bits_of(self.idle[run.word as usize] & run.pages);
+        still.filter(|bit| self.since(first + bit) == run.since).map(|bit| 1 << bit).sum()
     }
 
     /// The idle pages with a later stamp, ascending.

@@ -1,7 +1,8 @@
 //! Bitmaps of pages, a word at a time: slices of whole words, page by page from bit 0 of the first one on.
 //!
-//! Main functions: [`get`], [`all`], [`set`], [`clear`], [`count_both`], [`ones_except`], [`zeros`]. Neighbours: `segment` has
-//! the bitmap "held", the heap's `idle` another: both are read and written by each hit.
+//! Main functions: [`get`], [`all`], [`set`], [`clear`], [`count`], [`count_both`], [`ones_except`], [`zeros`]; of one word,
+//! [`bits_between`], [`bits_of`]. Neighbours: `segment` has the bitmap "held", the heap's `idle` another: both are read and
+//! written by each hit.
 //!
 //! `bitvec`, which serves for what is not on the way of a hit, has slices that begin at any bit of a word, and pays for that
 //! with 80 instructions a run and 25 a bit. Most runs here lie in one word.

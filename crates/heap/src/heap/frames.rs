@@ -17,7 +17,7 @@ impl<D: Driver> Heap<D> {
         allowed: impl Fn(Use) -> bool,
         taken: &mut Vec<Frame<D>>,
     ) {
-        // Pages of malloc segments have no frames, and stay in the queue, which knows their last uses.
+        // Pages of malloc segments have no frames; their notes know their last uses.
         if count == 0 || self.pinned || self.segment_kind() == SegmentKind::Malloc {
             return;
         }

@@ -10,7 +10,7 @@
 //!
 //! - The addresses are the same, and so are the block's number and its generations.
 //! - The pages would have become idle at the tick of each free and busy with the next hit. Only the last time counts: the
-//!   run of a free covers and drops that of the one before (`idle`).
+//!   note of a free takes the place of the one before (`idle`).
 //! - Live bytes and blocks are counted at once, and the tick of the free is noted.
 //!
 //! The hit itself must have been one: after the slow path a block need not lie where best fit puts it.

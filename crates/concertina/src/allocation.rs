@@ -19,13 +19,10 @@ use crate::stream::{Stream, StreamCore};
 #[repr(align(32))]
 pub struct Allocation<D: Driver> {
     core: Arc<StreamCore<D>>,
-    // No block (`GIVEN_UP`) once the handle has given it up.
     granted: Granted,
+    // Of no bytes once the handle has given its block up.
     layout: GrantedLayout,
 }
-
-/// The number of no block.
-const GIVEN_UP: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Granted>() + size_of::<GrantedLayout>() + size_of::<usize>() <= 32);
 
@@ -97,7 +94,7 @@ impl<D: Driver> Allocation<D> {
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
     pub fn into_raw(mut self) -> RawAllocation {
         let raw = self.raw();
-        self.granted.block = GIVEN_UP;
+        self.layout = GrantedLayout::NONE;
         raw
     }
 }
@@ -105,8 +102,9 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        if self.granted.block != GIVEN_UP {
-            self.core.take_back(self.granted, self.layout.bytes());
+        let bytes = self.layout.bytes();
+        if bytes > 0 {
+            self.core.take_back(self.granted, bytes);
         }
     }
 }

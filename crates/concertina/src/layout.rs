@@ -41,6 +41,9 @@ pub(crate) struct GrantedLayout(u64);
 const ALIGNMENT_BITS: u32 = 8;
 
 impl GrantedLayout {
+    /// No block: one has a byte at least.
+    pub(crate) const NONE: Self = Self(0);
+
     #[inline(always)]
     pub(crate) fn new(layout: Layout) -> Self {
         Self(layout.bytes << ALIGNMENT_BITS | u64::from(layout.alignment.trailing_zeros()))

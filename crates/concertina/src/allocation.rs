@@ -24,8 +24,6 @@ pub struct Allocation<D: Driver> {
     layout: GrantedLayout,
 }
 
-const _: () = assert!(size_of::<Granted>() + size_of::<GrantedLayout>() + size_of::<usize>() <= 32);
-
 /// Where a block is.
 pub(crate) struct Placed<D: Driver> {
     pub(crate) granted: Granted,
@@ -188,5 +186,18 @@ impl RawAllocation {
     pub(crate) fn freeing(&self) -> Freeing {
         let Granted { block, generation, .. } = self.granted;
         Freeing { block, generation, bytes: self.layout.bytes() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use concertina_emulator::Emulator;
+
+    use super::Allocation;
+
+    #[test]
+    fn a_handle_is_half_a_cache_line_and_so_is_an_optional_one() {
+        assert_eq!(size_of::<Allocation<Emulator>>(), 32);
+        assert_eq!(size_of::<Option<Allocation<Emulator>>>(), 32);
     }
 }

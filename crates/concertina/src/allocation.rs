@@ -5,12 +5,12 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{DEFAULT_POOL, Entered, Freeing, Granted, HeapCell, HeapKey, Kind};
-use concertina_vmm::{Address, Driver, StreamId};
+use concertina_heap::{DEFAULT_POOL, FreeError, Freeing, Granted, HeapGuard, HeapKey, Kind, StreamHeaps};
+use concertina_vmm::{Address, Driver, StreamClock, StreamId};
 
 use crate::error::Error;
 use crate::layout::{GrantedLayout, Layout};
-use crate::stream::{Stream, StreamCore};
+use crate::stream::Stream;
 
 /// A block in use. Dropping it frees the block in the order of its stream: work queued there before still has it, what
 /// is queued after may not touch it. Keeps the allocator alive.
@@ -18,23 +18,27 @@ use crate::stream::{Stream, StreamCore};
 // Half a cache line, and never in two: of a million handles in a program's hands each is a miss.
 #[repr(align(32))]
 pub struct Allocation<D: Driver> {
-    core: Arc<StreamCore<D>>,
+    // `None` once the handle has given its block up.
+    heaps: Option<Arc<StreamHeaps<D>>>,
     granted: Granted,
-    // Of no bytes once the handle has given its block up.
     layout: GrantedLayout,
 }
+
+/// Why a handle has its heaps.
+const IN_USE: &str = "a handle that gave its block up is not asked any more";
 
 /// Where a block is.
 pub(crate) struct Placed<D: Driver> {
     pub(crate) granted: Granted,
-    /// The stream in the graph pool that it captures into, if the block is from there.
-    pub(crate) captured: Option<Arc<StreamCore<D>>>,
+    /// The stream in the graph pool that it captures into, if the block is from there; else what a handle found of the stream,
+    /// if it found anything.
+    pub(crate) heaps: Option<Arc<StreamHeaps<D>>>,
 }
 
 impl<D: Driver> Placed<D> {
     /// The block without a handle; `stream` is the one that it was asked of.
-    pub(crate) fn raw(&self, stream: &StreamCore<D>, layout: Layout) -> RawAllocation {
-        RawAllocation::new(self.captured.as_deref().unwrap_or(stream), self.granted, layout)
+    pub(crate) fn raw(&self, stream: &StreamHeaps<D>, layout: Layout) -> RawAllocation {
+        RawAllocation::new(self.heaps.as_deref().unwrap_or(stream), self.granted, layout)
     }
 }
 
@@ -46,8 +50,12 @@ impl<D: Driver> fmt::Debug for Allocation<D> {
 
 impl<D: Driver> Allocation<D> {
     #[inline(always)]
-    pub(crate) fn new(core: Arc<StreamCore<D>>, granted: Granted, layout: Layout) -> Self {
-        Self { core, granted, layout: GrantedLayout::new(layout) }
+    pub(crate) fn new(heaps: Arc<StreamHeaps<D>>, granted: Granted, layout: Layout) -> Self {
+        Self { heaps: Some(heaps), granted, layout: GrantedLayout::new(layout) }
+    }
+
+    fn heaps(&self) -> &StreamHeaps<D> {
+        self.heaps.as_ref().expect(IN_USE)
     }
 
     /// The first address. Only kernels and copies may follow it, and only in an order with this block's stream.
@@ -67,11 +75,11 @@ impl<D: Driver> Allocation<D> {
 
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
-        self.core.clock.stream()
+        self.heaps().clock().stream()
     }
 
     fn raw(&self) -> RawAllocation {
-        RawAllocation::new(&self.core, self.granted, self.layout())
+        RawAllocation::new(self.heaps(), self.granted, self.layout())
     }
 
     /// Says that work queued on `stream`, up to the free of this block, uses it as well. The block is then not used
@@ -80,19 +88,40 @@ impl<D: Driver> Allocation<D> {
     /// # Errors
     /// [`Error::ForeignStream`].
     pub fn record_stream(&self, stream: &Stream<D>) -> Result<(), Error> {
-        self.core.shared.record_stream(self.raw(), stream)
+        if !Arc::ptr_eq(self.heaps().heaps(), stream.core().heaps.heaps()) {
+            return Err(Error::ForeignStream);
+        }
+        Ok(self.record(stream.core().clock())?)
+    }
+
+    #[inline(always)]
+    fn freeing(&self) -> Freeing {
+        let Granted { block, generation, .. } = self.granted;
+        Freeing { block, generation, bytes: self.layout.bytes() }
+    }
+
+    // Apart from the way of a drop, which is short.
+    #[inline(never)]
+    fn free_entered(&self, heaps: Arc<StreamHeaps<D>>, entered: Option<HeapGuard<D>>) {
+        log_refused(heaps.free_entered_and_leave(entered, self.freeing()));
+    }
+
+    fn record(&self, clock: &StreamClock) -> Result<(), FreeError> {
+        let Granted { block, generation, .. } = self.granted;
+        let cell = self.heaps().cell(Kind::of(self.bytes()));
+        self.heaps().heaps().record_stream(cell, block, generation, clock)
     }
 
     /// The same for a stream of the same allocator, by its clock.
     #[cfg(feature = "cuda")]
-    pub(crate) fn record_clock(&self, clock: &concertina_vmm::StreamClock) {
-        log_refused(self.core.shared.record(self.raw(), clock));
+    pub(crate) fn record_clock(&self, clock: &StreamClock) {
+        log_refused(self.record(clock));
     }
 
     /// Gives up the handle and keeps the block, to be freed with [`crate::Allocator::free_raw`].
     pub fn into_raw(mut self) -> RawAllocation {
         let raw = self.raw();
-        self.layout = GrantedLayout::NONE;
+        self.heaps = None;
         raw
     }
 }
@@ -100,34 +129,12 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        let bytes = self.layout.bytes();
-        if bytes > 0 {
-            self.core.take_back(self.granted, bytes);
+        if let Some(heaps) = self.heaps.take() {
+            if let Err((heaps, entered)) = heaps.keep_and_leave(self.freeing()) {
+                self.free_entered(heaps, entered);
+            }
         }
     }
-}
-
-impl<D: Driver> StreamCore<D> {
-    /// Frees a block whose handle goes.
-    #[inline(always)]
-    pub(crate) fn take_back(&self, Granted { block, generation, .. }: Granted, bytes: u64) {
-        let heap = self.cell(Kind::of(bytes));
-        let freeing = Freeing { block, generation, bytes };
-        if let Err(entered) = heap.keep(freeing) {
-            free_entered(self, heap, entered, freeing);
-        }
-    }
-}
-
-// Apart from the way above, which is short.
-#[inline(never)]
-fn free_entered<D: Driver>(
-    core: &StreamCore<D>,
-    heap: &HeapCell<D>,
-    entered: Option<Entered<'_, D>>,
-    freeing: Freeing,
-) {
-    log_refused(core.shared.heaps.free_entered(heap, entered, freeing));
 }
 
 pub(crate) fn log_refused(freed: Result<(), impl fmt::Display>) {
@@ -170,16 +177,16 @@ impl RawAllocation {
 
     /// A block in one of the stream's own heaps: its key is known without a look there.
     #[inline(always)]
-    pub(crate) fn own<D: Driver>(core: &StreamCore<D>, granted: Granted, layout: Layout) -> Self {
+    pub(crate) fn own<D: Driver>(heaps: &StreamHeaps<D>, granted: Granted, layout: Layout) -> Self {
         let kind = Kind::of(layout.bytes());
-        let key = HeapKey { pool: DEFAULT_POOL, stream: core.clock.stream(), kind };
-        Self { allocator: core.shared.instance, key, granted, layout }
+        let key = HeapKey { pool: DEFAULT_POOL, stream: heaps.clock().stream(), kind };
+        Self { allocator: heaps.instance(), key, granted, layout }
     }
 
-    /// A block in a heap of the stream's, or of the graph pool that `core` is in.
-    pub(crate) fn new<D: Driver>(core: &StreamCore<D>, granted: Granted, layout: Layout) -> Self {
-        let key = core.cell(Kind::of(layout.bytes())).key();
-        Self { allocator: core.shared.instance, key, granted, layout }
+    /// A block in a heap of the stream's, or of the graph pool that `heaps` is in.
+    pub(crate) fn new<D: Driver>(heaps: &StreamHeaps<D>, granted: Granted, layout: Layout) -> Self {
+        let key = heaps.cell(Kind::of(layout.bytes())).key();
+        Self { allocator: heaps.instance(), key, granted, layout }
     }
 
     #[inline(always)]

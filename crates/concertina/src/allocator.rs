@@ -5,9 +5,8 @@
 
 use core::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use concertina_heap::{Entered, FreeError, Freeing, Granted, Growth, HeapCell, Heaps, Stats, Trimmed};
+use concertina_heap::{FreeError, Freeing, Granted, Growth, HeapCell, HeapGuard, Heaps, Stats, Trimmed};
 use concertina_vmm::sync::MutexGuard;
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind, StreamClock};
 
@@ -22,15 +21,13 @@ use crate::on_stream::OnStream;
 use crate::stream::{Stream, StreamCore};
 use crate::stream_table::{Place, StreamTable};
 
-static INSTANCES: AtomicU64 = AtomicU64::new(0);
-
 // Read by every allocation: nothing that threads write lies beside it.
 #[repr(align(128))]
 pub(crate) struct Shared<D: Driver> {
-    /// Tells this allocator's raw blocks from those of others in the process.
-    pub(crate) instance: u64,
+    // As the heaps have it: tells this allocator's raw blocks from those of others in the process.
+    instance: u64,
     name: String,
-    pub(crate) heaps: Heaps<D>,
+    pub(crate) heaps: Arc<Heaps<D>>,
     pub(crate) streams: StreamTable<D>,
 }
 
@@ -67,7 +64,7 @@ impl<D: Driver> Shared<D> {
         if !Arc::ptr_eq(self, &stream.core().shared) {
             return Err(Error::ForeignStream);
         }
-        Ok(self.record(raw, &stream.core().clock)?)
+        Ok(self.record(raw, stream.core().clock())?)
     }
 
     /// The same for a stream of this allocator, by its clock.
@@ -105,7 +102,7 @@ impl<D: Driver> Shared<D> {
     fn free_entered(
         &self,
         heap: &HeapCell<D>,
-        entered: Option<Entered<'_, D>>,
+        entered: Option<HeapGuard<D>>,
         freeing: Freeing,
     ) -> Result<(), Error> {
         Ok(self.heaps.free_entered(heap, entered, freeing)?)
@@ -189,8 +186,13 @@ impl<D: Driver> Allocator<D> {
         let Config { name, settings, .. } = config;
         let heaps = Heaps::new(device, settings)?;
         tracing::debug!(name, settings = ?heaps.settings(), "allocator made");
-        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { shared: Arc::new(Shared { instance, name, heaps, streams: StreamTable::new() }) })
+        let shared = Shared {
+            instance: heaps.instance(),
+            name,
+            heaps: Arc::new(heaps),
+            streams: StreamTable::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The driver that it allocates from.
@@ -248,7 +250,7 @@ impl<D: Driver> Allocator<D> {
     /// [`Error::Request`], [`Error::OutOfMemory`] with a report, [`Error::Driver`], [`Error::ForeignStream`];
     /// [`Error::Capture`] on a stream that captures a graph, unless the block is free and held already: see
     /// [`Stream::capture`].
-    #[inline]
+    #[inline(always)]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Allocation<D>, Error> {
         self.core_of(stream)?.allocate(layout)
     }
@@ -257,7 +259,7 @@ impl<D: Driver> Allocator<D> {
     ///
     /// # Errors
     /// As [`Allocator::allocate`].
-    #[inline]
+    #[inline(always)]
     pub fn allocate_raw(&self, layout: Layout, stream: &Stream<D>) -> Result<RawAllocation, Error> {
         self.core_of(stream)?.allocate_raw(layout)
     }
@@ -287,7 +289,7 @@ impl<D: Driver> Allocator<D> {
     /// [`Error::Request`] for a maximum of 0 bytes, or beyond what can be addressed; [`Error::OutOfMemory`] when the driver
     /// has no such range of addresses; [`Error::NeedsVirtualMemory`]; [`Error::Driver`], [`Error::ForeignStream`].
     pub fn reserve_growable(&self, max_bytes: u64, stream: &Stream<D>) -> Result<Growable<D>, Error> {
-        Growable::new(self.core_of(stream)?, max_bytes)
+        Growable::new(&self.core_of(stream)?.heaps, max_bytes)
     }
 
     /// A pool for memory that graphs use, with none yet. A capture may make it grow ([`Growth::Create`]).
@@ -359,7 +361,10 @@ impl<D: Driver> Allocator<D> {
     pub fn close(self) -> Result<(), Error> {
         let shared =
             Arc::try_unwrap(self.shared).map_err(|shared| Error::InUse(Arc::strong_count(&shared) - 1))?;
-        let unreturned = shared.heaps.close();
+        // Handles of blocks, and growables, keep no more than the heaps.
+        let heaps =
+            Arc::try_unwrap(shared.heaps).map_err(|heaps| Error::InUse(Arc::strong_count(&heaps) - 1))?;
+        let unreturned = heaps.close();
         if unreturned.is_empty() { Ok(()) } else { Err(Error::Unreturned(unreturned)) }
     }
 

@@ -7,7 +7,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use concertina_heap::{Freeing, Granted};
+use concertina_heap::{Freeing, Granted, References, StreamHeaps};
 use concertina_vmm::sync::Mutex;
 use concertina_vmm::{Address, Driver};
 
@@ -16,7 +16,7 @@ use crate::allocation::{Placed, RawAllocation};
 use crate::allocator::Shared;
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::stream::{Stream, StreamCore};
+use crate::stream::Stream;
 
 /// Streams whose blocks are found with no lock: the first ones of an allocator.
 const HOMES: usize = 4096;
@@ -53,7 +53,7 @@ pub struct ByAddress<D: Driver> {
     shared: Arc<Shared<D>>,
     table: AddressTable,
     // By the number of the stream. None goes before the table does: a free borrows its own.
-    homes: Box<[OnceLock<Arc<StreamCore<D>>>]>,
+    homes: Box<[OnceLock<Arc<StreamHeaps<D>>>]>,
     elsewhere: Mutex<BTreeMap<Address, RawAllocation>>,
 }
 
@@ -80,15 +80,15 @@ impl<D: Driver> ByAddress<D> {
     #[inline]
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Address, Error> {
         let core = self.shared.core_of(stream)?;
-        let own = |granted| Placed { granted, captured: None };
-        let placed = core.allocate_as(layout, own, |placed| placed)?;
+        let own = |granted, _| Placed { granted, heaps: None };
+        let placed = core.allocate_as(layout, References::take_none, own, |placed| placed)?;
         let Granted { block, generation, address } = placed.granted;
-        let stream = core.clock.stream();
+        let stream = core.clock().stream();
         let entry = Entry { block, generation, stream: stream.get(), bytes: layout.bytes() };
-        let home = self.homes.get(stream.index()).filter(|_| placed.captured.is_none());
-        let is_home = home.map(|home| home.get_or_init(|| Arc::clone(core))).is_some();
+        let home = self.homes.get(stream.index()).filter(|_| placed.heaps.is_none());
+        let is_home = home.map(|home| home.get_or_init(|| Arc::clone(&core.heaps))).is_some();
         if !is_home || !self.table.insert(address, entry) {
-            self.keep_elsewhere(placed.raw(core, layout));
+            self.keep_elsewhere(placed.raw(&core.heaps, layout));
         }
         Ok(address)
     }
@@ -103,9 +103,9 @@ impl<D: Driver> ByAddress<D> {
     #[inline]
     pub fn free(&self, address: Address) -> Result<(), Error> {
         let Some(entry) = self.table.take(address) else { return self.free_elsewhere(address) };
-        let Some(core) = self.home(entry) else { return Err(Error::NoBlockAt { address }) };
+        let Some(heaps) = self.home(entry) else { return Err(Error::NoBlockAt { address }) };
         let Entry { block, generation, bytes, .. } = entry;
-        core.free_own(Freeing { block, generation, bytes })
+        Ok(heaps.free(Freeing { block, generation, bytes })?)
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.
@@ -135,7 +135,7 @@ impl<D: Driver> ByAddress<D> {
 
     /// The stream of a block in the table.
     #[inline]
-    fn home(&self, entry: Entry) -> Option<&Arc<StreamCore<D>>> {
+    fn home(&self, entry: Entry) -> Option<&Arc<StreamHeaps<D>>> {
         self.homes.get(entry.stream as usize)?.get()
     }
 
@@ -153,7 +153,7 @@ impl<D: Driver> ByAddress<D> {
 
 /// A block of the default pool as it was handed out. Its alignment is not asked again.
 #[inline]
-fn raw<D: Driver>(core: &StreamCore<D>, address: Address, entry: Entry) -> RawAllocation {
+fn raw<D: Driver>(heaps: &StreamHeaps<D>, address: Address, entry: Entry) -> RawAllocation {
     let Entry { block, generation, bytes, .. } = entry;
-    RawAllocation::new(core, Granted { block, generation, address }, Layout::new(bytes))
+    RawAllocation::new(heaps, Granted { block, generation, address }, Layout::new(bytes))
 }

@@ -105,7 +105,7 @@ impl<D: Driver> GraphPool<D> {
     /// As [`Allocator::allocate`](crate::Allocator::allocate).
     pub fn reserve(&self, bytes: u64, stream: &Stream<D>) -> Result<(), Error> {
         self.check(stream)?;
-        Ok(self.inner.shared.heaps.reserve_in(&self.inner.pool, &stream.core().clock, bytes)?)
+        Ok(self.inner.shared.heaps.reserve_in(&self.inner.pool, stream.core().clock(), bytes)?)
     }
 
     /// Launches a graph of this pool: `launch` queues it on the stream (`cuGraphLaunch`) and nowhere else. Before that the
@@ -122,7 +122,7 @@ impl<D: Driver> GraphPool<D> {
     /// waited for before another stream's capture has ended (`NotReady`). `launch` was not called then.
     pub fn launch<T>(&self, stream: &Stream<D>, launch: impl FnOnce() -> T) -> Result<T, Error> {
         self.check(stream)?;
-        Ok(self.inner.shared.heaps.launch(&self.inner.pool, &stream.core().clock, launch)?)
+        Ok(self.inner.shared.heaps.launch(&self.inner.pool, stream.core().clock(), launch)?)
     }
 }
 
@@ -162,8 +162,8 @@ impl<D: Driver> CaptureScope<D> {
         pool.check(stream)?;
         let (core, heaps) = (stream.core(), &pool.inner.shared.heaps);
         heaps.begin_capture(stream.id())?;
-        let heap = heaps.graph_heap(&pool.inner.pool, &core.clock);
-        let captured = CapturedInto { core: Arc::new(core.in_pool(&heap)), pool: pool.clone() };
+        let heap = heaps.graph_heap(&pool.inner.pool, core.clock());
+        let captured = CapturedInto { heaps: Arc::new(core.heaps.in_pool(&heap)), pool: pool.clone() };
         core.capture_into(Some(captured));
         Ok(Self { stream: stream.clone(), pool: pool.clone(), ended: false })
     }

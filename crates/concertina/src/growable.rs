@@ -5,10 +5,11 @@
 use core::fmt;
 use std::sync::Arc;
 
+use concertina_heap::StreamHeaps;
 use concertina_vmm::{Address, Driver, SegmentKind, StreamId, Use};
 
 use crate::error::Error;
-use crate::stream::{Stream, StreamCore};
+use crate::stream::Stream;
 
 /// Memory that reserves its maximum once, grows and shrinks in place, and never moves. Addresses cost next to nothing,
 /// so the maximum may be generous; physical memory is taken as it grows, in whole pages.
@@ -37,7 +38,7 @@ pub struct Growable<D: Driver> {
     inner: Option<concertina_heap::Growable<D>>,
     address: Address,
     max_bytes: u64,
-    core: Arc<StreamCore<D>>,
+    heaps: Arc<StreamHeaps<D>>,
 }
 
 impl<D: Driver> fmt::Debug for Growable<D> {
@@ -48,8 +49,8 @@ impl<D: Driver> fmt::Debug for Growable<D> {
 }
 
 impl<D: Driver> Growable<D> {
-    pub(crate) fn new(core: &Arc<StreamCore<D>>, max_bytes: u64) -> Result<Self, Error> {
-        let device = core.shared.heaps.device();
+    pub(crate) fn new(heaps: &Arc<StreamHeaps<D>>, max_bytes: u64) -> Result<Self, Error> {
+        let device = heaps.heaps().device();
         if device.segment_kind() == SegmentKind::Malloc {
             let why = match device.driver().capabilities().virtual_memory {
                 true => "it was configured with malloc segments".to_owned(),
@@ -57,8 +58,8 @@ impl<D: Driver> Growable<D> {
             };
             return Err(Error::NeedsVirtualMemory { what: "a growable", why });
         }
-        let inner = core.shared.heaps.reserve_growable(&core.clock, max_bytes)?;
-        Ok(Self { address: inner.address(), inner: Some(inner), max_bytes, core: Arc::clone(core) })
+        let inner = heaps.heaps().reserve_growable(heaps.clock(), max_bytes)?;
+        Ok(Self { address: inner.address(), inner: Some(inner), max_bytes, heaps: Arc::clone(heaps) })
     }
 
     /// The first address: the same from the first byte to the last. Only kernels and copies may follow it, only up to
@@ -79,7 +80,7 @@ impl<D: Driver> Growable<D> {
 
     /// The stream in whose order it grows, shrinks and is freed.
     pub fn stream(&self) -> StreamId {
-        self.core.clock.stream()
+        self.heaps.clock().stream()
     }
 
     /// Makes it longer, in place: old bytes stay where and what they are, the content of the new ones is undefined.
@@ -95,7 +96,7 @@ impl<D: Driver> Growable<D> {
     /// [`Error::Driver`]. It is as long as before then.
     pub fn grow_to(&mut self, bytes: u64) -> Result<(), Error> {
         match &mut self.inner {
-            Some(inner) => Ok(self.core.shared.heaps.grow_to(inner, bytes)?),
+            Some(inner) => Ok(self.heaps.heaps().grow_to(inner, bytes)?),
             None => Ok(()),
         }
     }
@@ -109,7 +110,7 @@ impl<D: Driver> Growable<D> {
     /// The same; what is cut off is not used again before `uses` are done, either.
     pub(crate) fn shrink_after(&mut self, bytes: u64, uses: &[Use]) {
         if let Some(inner) = &mut self.inner
-            && let Err(error) = self.core.shared.heaps.shrink_to(inner, bytes, uses)
+            && let Err(error) = self.heaps.heaps().shrink_to(inner, bytes, uses)
         {
             tracing::error!(%error, "a growable was freed behind its handle");
         }
@@ -121,11 +122,11 @@ impl<D: Driver> Growable<D> {
     /// # Errors
     /// [`Error::ForeignStream`].
     pub fn record_stream(&mut self, stream: &Stream<D>) -> Result<(), Error> {
-        if !Arc::ptr_eq(&self.core.shared, &stream.core().shared) {
+        if !Arc::ptr_eq(self.heaps.heaps(), stream.core().heaps.heaps()) {
             return Err(Error::ForeignStream);
         }
         match &mut self.inner {
-            Some(inner) => Ok(self.core.shared.heaps.record_growable(inner, &stream.core().clock)?),
+            Some(inner) => Ok(self.heaps.heaps().record_growable(inner, stream.core().clock())?),
             None => Ok(()),
         }
     }
@@ -134,7 +135,7 @@ impl<D: Driver> Growable<D> {
 impl<D: Driver> Drop for Growable<D> {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
-            self.core.shared.heaps.discard(inner);
+            self.heaps.heaps().discard(inner);
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Main types: [`Layout`], [`GrantedLayout`]. Neighbours: `allocator` checks it at each request.
 
+use core::num::NonZeroU64;
+
 /// Size and alignment of a request, in bytes. Unlike `core::alloc::Layout` it counts in 64 bits on every host, and is
 /// checked when it is used: a size of 0 or an alignment that is no power of two is an error of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,30 +35,29 @@ impl Layout {
     }
 }
 
-/// A layout that was granted, in one word: fewer than 2^56 bytes, as blocks have, and an alignment that is a power of two.
+/// A layout that was granted, in one word that is not 0: fewer than 2^56 bytes, as blocks have, and the exponent of an alignment
+/// that is a power of two, before a last bit that is set.
 #[derive(Clone, Copy)]
-pub(crate) struct GrantedLayout(u64);
+pub(crate) struct GrantedLayout(NonZeroU64);
 
-/// Bits of the alignment's exponent.
-const ALIGNMENT_BITS: u32 = 8;
+/// Bits below the size.
+const LOW_BITS: u32 = 8;
 
 impl GrantedLayout {
-    /// No block: one has a byte at least.
-    pub(crate) const NONE: Self = Self(0);
-
     #[inline(always)]
     pub(crate) fn new(layout: Layout) -> Self {
-        Self(layout.bytes << ALIGNMENT_BITS | u64::from(layout.alignment.trailing_zeros()))
+        let exponent = u64::from(layout.alignment.trailing_zeros());
+        Self(NonZeroU64::MIN | layout.bytes << LOW_BITS | exponent << 1)
     }
 
     /// The size in bytes.
     #[inline(always)]
     pub(crate) fn bytes(self) -> u64 {
-        self.0 >> ALIGNMENT_BITS
+        self.0.get() >> LOW_BITS
     }
 
     pub(crate) fn layout(self) -> Layout {
-        let exponent = self.0 & ((1 << ALIGNMENT_BITS) - 1);
+        let exponent = self.0.get() % (1 << LOW_BITS) >> 1;
         Layout { bytes: self.bytes(), alignment: 1 << exponent }
     }
 }

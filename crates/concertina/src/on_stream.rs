@@ -9,7 +9,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{Entered, Freeing, Granted, Kind, Request};
+use concertina_heap::{Granted, HeapGuard, References, Request, StreamHeaps};
 use concertina_vmm::{Driver, StreamId};
 
 use crate::allocation::{Allocation, Placed, RawAllocation};
@@ -20,52 +20,68 @@ use crate::stream::{Stream, StreamCore};
 
 impl<D: Driver> StreamCore<D> {
     /// Allocates a block with a handle.
-    #[inline]
-    pub(crate) fn allocate(self: &Arc<Self>, layout: Layout) -> Result<Allocation<D>, Error> {
+    #[inline(always)]
+    pub(crate) fn allocate(&self, layout: Layout) -> Result<Allocation<D>, Error> {
+        let own = || Arc::clone(&self.heaps);
         self.allocate_as(
             layout,
-            |granted| Allocation::new(Arc::clone(self), granted, layout),
-            |placed| {
-                let core = placed.captured.unwrap_or_else(|| Arc::clone(self));
-                Allocation::new(core, placed.granted, layout)
-            },
+            References::take,
+            |granted, left| Allocation::new(left.unwrap_or_else(own), granted, layout),
+            |Placed { granted, heaps }| Allocation::new(heaps.unwrap_or_else(own), granted, layout),
         )
     }
 
     /// The same without a handle.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
         self.allocate_as(
             layout,
-            |granted| RawAllocation::own(self, granted, layout),
-            |placed| placed.raw(self, layout),
+            References::take_none,
+            |granted, _| RawAllocation::own(&self.heaps, granted, layout),
+            |placed| placed.raw(&self.heaps, layout),
         )
     }
 
-    /// Allocates a block, which is handed out as what `own` makes of it if it is the stream's, and `placed` of any.
+    /// Allocates a block, which is handed out as what `own` makes of it if it is the stream's, and `placed` of any. `take`
+    /// has the reference that a hit takes with it from under the lock.
     #[inline(always)]
     pub(crate) fn allocate_as<T>(
         &self,
         layout: Layout,
-        own: impl FnOnce(Granted) -> T,
+        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>> + Copy,
+        own: impl FnOnce(Granted, Option<Arc<StreamHeaps<D>>>) -> T,
         placed: impl FnOnce(Placed<D>) -> T,
     ) -> Result<T, Error> {
         let request = request(layout)?;
-        if self.is_captured() {
-            return Ok(placed(self.place_entered(None, &request)?));
-        }
-        match self.cell(request.kind()).hit_again(&request) {
-            Ok(granted) => Ok(own(granted)),
-            Err(entered) => Ok(placed(self.place_entered(Some(entered), &request)?)),
-        }
+        let entered = if self.is_captured() {
+            None
+        } else {
+            match self.heaps.hit_again(&request, take) {
+                Ok((granted, taken)) => return Ok(own(granted, taken)),
+                Err(entered) => Some(entered),
+            }
+        };
+        // In parts: as a whole it would lie in memory on the way above.
+        let Request { bytes, steps, alignment } = request;
+        Ok(placed(self.place_entered(entered, bytes, steps, alignment, take)?))
     }
 
     /// Finds a place in the stream's heap, entered or not, or in the graph pool that it captures into.
     // Apart from the way above, which is short.
     #[inline(never)]
-    fn place_entered(&self, entered: Option<Entered<'_, D>>, request: &Request) -> Result<Placed<D>, Error> {
-        if let Some(granted) = entered.and_then(|entered| entered.hit(request)) {
-            return Ok(Placed { granted, captured: None });
+    fn place_entered(
+        &self,
+        entered: Option<HeapGuard<D>>,
+        bytes: u64,
+        steps: u32,
+        alignment: u64,
+        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>>,
+    ) -> Result<Placed<D>, Error> {
+        let request = &Request { bytes, steps, alignment };
+        if let Some(entered) = entered
+            && let Some((granted, heaps)) = self.cell(request.kind()).hit_entered(entered, request, take)
+        {
+            return Ok(Placed { granted, heaps });
         }
         self.place_missed(request)
     }
@@ -75,31 +91,22 @@ impl<D: Driver> StreamCore<D> {
         let heaps = &self.shared.heaps;
         let Some(captured) = self.captured_into() else {
             let granted = heaps.allocate_missed(self.cell(request.kind()), request)?;
-            return Ok(Placed { granted, captured: None });
+            return Ok(Placed { granted, heaps: None });
         };
-        let granted = heaps.allocate(captured.core.cell(request.kind()), request)?;
-        Ok(Placed { granted, captured: Some(captured.core) })
+        let granted = heaps.allocate(captured.heaps.cell(request.kind()), request)?;
+        Ok(Placed { granted, heaps: Some(captured.heaps) })
     }
 
     /// Frees a block of the stream's own heaps, or of any other heap of the allocator.
     #[inline]
     fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
         let heap = self.cell(raw.key.kind);
-        if heap.key() != raw.key || raw.allocator != self.shared.instance {
+        if heap.key() != raw.key || raw.allocator != self.heaps.instance() {
             return self.shared.free_raw(raw);
         }
-        self.free_own(raw.freeing())
+        Ok(self.heaps.free(raw.freeing())?)
     }
 
-    /// Frees a block of the stream's own heaps.
-    #[inline(always)]
-    pub(crate) fn free_own(&self, freeing: Freeing) -> Result<(), Error> {
-        let heap = self.cell(Kind::of(freeing.bytes));
-        match heap.keep(freeing) {
-            Ok(()) => Ok(()),
-            Err(entered) => Ok(self.shared.heaps.free_entered(heap, entered, freeing)?),
-        }
-    }
 }
 
 #[inline(always)]
@@ -157,7 +164,7 @@ impl<D: Driver> OnStream<D> {
     ///
     /// # Errors
     /// As [`Allocator::allocate`](crate::Allocator::allocate).
-    #[inline]
+    #[inline(always)]
     pub fn allocate(&self, layout: Layout) -> Result<Allocation<D>, Error> {
         self.stream.core().allocate(layout)
     }
@@ -167,12 +174,13 @@ impl<D: Driver> OnStream<D> {
     ///
     /// # Errors
     /// As [`Allocator::allocate`](crate::Allocator::allocate).
-    #[inline]
+    #[inline(always)]
     pub fn allocate_scoped(&self, layout: Layout) -> Result<ScopedAllocation<'_, D>, Error> {
         let core = self.stream.core();
         core.allocate_as(
             layout,
-            |granted| ScopedAllocation::own(core, granted, layout),
+            References::take_none,
+            |granted, _| ScopedAllocation::own(core, granted, layout),
             |placed| ScopedAllocation::new(core, &placed, layout),
         )
     }
@@ -181,7 +189,7 @@ impl<D: Driver> OnStream<D> {
     ///
     /// # Errors
     /// As [`Allocator::allocate`](crate::Allocator::allocate).
-    #[inline]
+    #[inline(always)]
     pub fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
         self.stream.core().allocate_raw(layout)
     }
@@ -190,7 +198,7 @@ impl<D: Driver> OnStream<D> {
     ///
     /// # Errors
     /// As [`Allocator::free_raw`](crate::Allocator::free_raw).
-    #[inline]
+    #[inline(always)]
     pub fn free_raw(&self, raw: RawAllocation) -> Result<(), Error> {
         self.stream.core().free_raw(raw)
     }

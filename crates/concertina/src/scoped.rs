@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use concertina_heap::{DEFAULT_POOL, Granted, HeapKey, Kind};
+use concertina_heap::{DEFAULT_POOL, Freeing, Granted, HeapGuard, HeapKey, Kind};
 use concertina_vmm::{Address, Driver, StreamId};
 
 use crate::allocation::{Placed, RawAllocation, log_refused};
@@ -38,7 +38,7 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
     }
 
     pub(crate) fn new(core: &'a StreamCore<D>, placed: &Placed<D>, layout: Layout) -> Self {
-        let RawAllocation { key, granted, .. } = placed.raw(core, layout);
+        let RawAllocation { key, granted, .. } = placed.raw(&core.heaps, layout);
         Self { core, granted, layout, pool: key.pool }
     }
 
@@ -59,11 +59,23 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
 
     /// The stream in whose order it is freed.
     pub fn stream(&self) -> StreamId {
-        self.core.clock.stream()
+        self.core.clock().stream()
+    }
+
+    #[inline(always)]
+    fn freeing(&self) -> Freeing {
+        let Granted { block, generation, .. } = self.granted;
+        Freeing { block, generation, bytes: self.layout.bytes() }
+    }
+
+    // Apart from the way of a drop, which is short.
+    #[inline(never)]
+    fn free_entered(&self, entered: Option<HeapGuard<D>>) {
+        log_refused(self.core.heaps.free_entered(entered, self.freeing()));
     }
 
     fn raw(&self) -> RawAllocation {
-        let own = RawAllocation::own(self.core, self.granted, self.layout);
+        let own = RawAllocation::own(&self.core.heaps, self.granted, self.layout);
         match self.pool {
             DEFAULT_POOL => own,
             // A graph pool has one heap a stream.
@@ -93,7 +105,9 @@ impl<D: Driver> Drop for ScopedAllocation<'_, D> {
     #[inline]
     fn drop(&mut self) {
         if self.pool == DEFAULT_POOL {
-            self.core.take_back(self.granted, self.layout.bytes());
+            if let Err(entered) = self.core.heaps.keep(self.freeing()) {
+                self.free_entered(entered);
+            }
         } else {
             // No heap of its stream: found as any raw block is.
             log_refused(self.core.shared.free_raw(self.raw()));

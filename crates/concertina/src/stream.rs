@@ -6,23 +6,21 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{HeapCell, Kind};
+use concertina_heap::{HeapCell, Kind, StreamHeaps};
 use concertina_vmm::sync::{AtomicBool, Mutex, Ordering};
 use concertina_vmm::{CrossStream, Driver, StreamClock, StreamId};
 
 use crate::allocator::Shared;
 use crate::error::Error;
 use crate::graph::{CaptureScope, GraphPool};
-use crate::stream_table::StreamHeaps;
 
-/// What allocations of a stream keep alive: the allocator, the stream's heaps, and through its registration the
-/// driver's stream.
-// Every allocation counts itself here: on a cache line that other streams don't write.
+/// A stream as whoever allocates on it has it.
+// Read by every allocation: nothing that other threads write lies beside it.
 #[repr(align(128))]
 pub(crate) struct StreamCore<D: Driver> {
     pub(crate) shared: Arc<Shared<D>>,
-    pub(crate) clock: Arc<StreamClock>,
-    heaps: StreamHeaps<D>,
+    /// What the blocks keep.
+    pub(crate) heaps: Arc<StreamHeaps<D>>,
     // Whether `captured_into` is there: all that a hit outside of captures looks at.
     is_captured: AtomicBool,
     captured_into: Mutex<Option<CapturedInto<D>>>,
@@ -32,31 +30,29 @@ pub(crate) struct StreamCore<D: Driver> {
 /// the capture, and drop the pool.
 pub(crate) struct CapturedInto<D: Driver> {
     /// The stream with the pool's heap in place of its own: what the blocks keep.
-    pub(crate) core: Arc<StreamCore<D>>,
+    pub(crate) heaps: Arc<StreamHeaps<D>>,
     pub(crate) pool: GraphPool<D>,
 }
 
 impl<D: Driver> Clone for CapturedInto<D> {
     fn clone(&self) -> Self {
-        Self { core: Arc::clone(&self.core), pool: self.pool.clone() }
+        Self { heaps: Arc::clone(&self.heaps), pool: self.pool.clone() }
     }
 }
 
 impl<D: Driver> StreamCore<D> {
-    fn new(shared: &Arc<Shared<D>>, clock: &Arc<StreamClock>, heaps: StreamHeaps<D>) -> Self {
+    fn new(shared: &Arc<Shared<D>>, clock: &Arc<StreamClock>) -> Self {
         Self {
             shared: Arc::clone(shared),
-            clock: Arc::clone(clock),
-            heaps,
+            heaps: Arc::new(StreamHeaps::new(&shared.heaps, clock)),
             is_captured: AtomicBool::new(false),
             captured_into: Mutex::default(),
         }
     }
 
-    /// The same stream with the heap of a graph pool, which has one for all kinds.
-    pub(crate) fn in_pool(&self, heap: &Arc<HeapCell<D>>) -> Self {
-        let heaps = StreamHeaps { small: Arc::clone(heap), large: Arc::clone(heap) };
-        Self::new(&self.shared, &self.clock, heaps)
+    #[inline]
+    pub(crate) fn clock(&self) -> &Arc<StreamClock> {
+        self.heaps.clock()
     }
 
     #[inline]
@@ -86,15 +82,13 @@ impl<D: Driver> StreamCore<D> {
 }
 
 /// Retires the stream when the last handle goes.
-// Read by every allocation: nothing that other threads write lies beside it.
-#[repr(align(128))]
 struct Registration<D: Driver> {
     core: Arc<StreamCore<D>>,
 }
 
 impl<D: Driver> Drop for Registration<D> {
     fn drop(&mut self) {
-        let (shared, stream) = (&self.core.shared, self.core.clock.stream());
+        let (shared, stream) = (&self.core.shared, self.core.clock().stream());
         // Who finds the heaps in the table finds none that has to be seen off.
         shared.streams.leave(stream);
         shared.heaps.retire(stream);
@@ -107,12 +101,14 @@ impl<D: Driver> Drop for Registration<D> {
 /// event is recorded, and once its last block is freed its heaps go. Blocks that are still live stay valid; the
 /// driver's stream is kept alive for them.
 pub struct Stream<D: Driver> {
+    // As the registration has it: at hand.
+    core: Arc<StreamCore<D>>,
     registration: Arc<Registration<D>>,
 }
 
 impl<D: Driver> Clone for Stream<D> {
     fn clone(&self) -> Self {
-        Self { registration: Arc::clone(&self.registration) }
+        Self { core: Arc::clone(&self.core), registration: Arc::clone(&self.registration) }
     }
 }
 
@@ -125,15 +121,13 @@ impl<D: Driver> fmt::Debug for Stream<D> {
 impl<D: Driver> Stream<D> {
     pub(crate) fn new(shared: &Arc<Shared<D>>, stream: D::Stream, rule: Option<CrossStream>) -> Self {
         let clock = shared.heaps.register(stream, rule);
-        let [small, large] = [Kind::Small, Kind::Large].map(|kind| shared.heaps.heap(&clock, kind));
-        let heaps = StreamHeaps { small, large };
-        shared.streams.enter(clock.stream(), &heaps);
-        let core = Arc::new(StreamCore::new(shared, &clock, heaps));
-        Self { registration: Arc::new(Registration { core }) }
+        let core = Arc::new(StreamCore::new(shared, &clock));
+        shared.streams.enter(clock.stream(), &core.heaps);
+        Self { registration: Arc::new(Registration { core: Arc::clone(&core) }), core }
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore<D>> {
-        &self.registration.core
+        &self.core
     }
 
     /// Opens a scope: while it lives, memory that is allocated on this stream comes from the graph pool, and the allocator
@@ -147,7 +141,7 @@ impl<D: Driver> Stream<D> {
 
     /// The allocator's number for it.
     pub fn id(&self) -> StreamId {
-        self.core().clock.stream()
+        self.core().clock().stream()
     }
 
     /// Tells the allocator of a wait of the program's own: work queued on this stream from here on comes after all work

@@ -1,6 +1,6 @@
 //! The heaps of registered streams, by the streams' numbers: for a free that knows a block and holds nothing of its stream.
 //!
-//! Main types: [`StreamTable`], [`StreamHeaps`]. Neighbours: `stream` enters and leaves; `allocator` looks here before it
+//! Main type: [`StreamTable`]. Neighbours: `stream` enters and leaves; `allocator` looks here before it
 //! asks the registry of all heaps, which has a lock for all and a tree.
 //!
 //! A stream's place is its number modulo [`PLACES`], and has a lock of its own. Whoever frees only tries it, and goes to the
@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use concertina_heap::{HeapCell, HeapKey, Kind};
+use concertina_heap::{HeapCell, HeapKey, StreamHeaps};
 use concertina_vmm::sync::{Mutex, MutexGuard};
 use concertina_vmm::{Driver, StreamId};
 
@@ -16,30 +16,8 @@ use concertina_vmm::{Driver, StreamId};
 /// is 16 KiB, and 128 bytes for each place that was ever taken. Under a scheduler, programs of three streams are to meet.
 const PLACES: usize = if cfg!(any(shuttle, loom)) { 2 } else { 1024 };
 
-/// The heaps of one stream in the default pool.
-pub(crate) struct StreamHeaps<D: Driver> {
-    pub(crate) small: Arc<HeapCell<D>>,
-    pub(crate) large: Arc<HeapCell<D>>,
-}
-
-impl<D: Driver> Clone for StreamHeaps<D> {
-    fn clone(&self) -> Self {
-        Self { small: Arc::clone(&self.small), large: Arc::clone(&self.large) }
-    }
-}
-
-impl<D: Driver> StreamHeaps<D> {
-    #[inline]
-    pub(crate) fn cell(&self, kind: Kind) -> &Arc<HeapCell<D>> {
-        match kind {
-            Kind::Small => &self.small,
-            Kind::Large => &self.large,
-        }
-    }
-}
-
 /// What is in a place: the heaps of a stream, or nothing.
-pub(crate) struct Place<D: Driver>(Option<StreamHeaps<D>>);
+pub(crate) struct Place<D: Driver>(Option<Arc<StreamHeaps<D>>>);
 
 impl<D: Driver> Place<D> {
     /// The heap with this key, if it is the stream's that is here.
@@ -69,15 +47,15 @@ impl<D: Driver> StreamTable<D> {
     }
 
     /// A stream is registered: its heaps are found from now on, unless another one has its place.
-    pub(crate) fn enter(&self, stream: StreamId, heaps: &StreamHeaps<D>) {
+    pub(crate) fn enter(&self, stream: StreamId, heaps: &Arc<StreamHeaps<D>>) {
         let place = self.at(stream).get_or_init(|| Box::new(Locked(Mutex::new(Place(None)))));
-        place.0.lock().0.get_or_insert_with(|| heaps.clone());
+        place.0.lock().0.get_or_insert_with(|| Arc::clone(heaps));
     }
 
     /// A stream is about to retire: its heaps are not found any more. Waits for who has just found them.
     pub(crate) fn leave(&self, stream: StreamId) {
         let Some(place) = self.at(stream).get() else { return };
-        place.0.lock().0.take_if(|heaps| heaps.large.key().stream == stream);
+        place.0.lock().0.take_if(|heaps| heaps.clock().stream() == stream);
     }
 
     /// Tries the place where a stream's heaps may be; `None` if somebody else has it, or nobody ever had.

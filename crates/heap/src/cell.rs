@@ -8,13 +8,16 @@
 //! can miss a free that had returned before: figures, thieves, trims and the search before out of memory need no care
 //! of their own. `docs/locking.md` has the cases.
 
-use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Queue, fence};
+use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Ordering, Queue, fence};
 use concertina_vmm::{Driver, Fences, StreamClock, Use};
 
 use crate::error::FreeError;
 use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
+use crate::heap_lock::{HeapGuard, HeapLock};
 use crate::live::LiveCount;
+use crate::references::References;
+use crate::stream_heaps::StreamHeaps;
 use crate::step::{Kind, Request};
 
 /// A block to be freed, as its handle knows it.
@@ -48,7 +51,7 @@ pub struct HeapCell<D: Driver> {
     graph_pool: Option<Arc<GraphPool>>,
     fences: Arc<Fences<D>>,
     live: Arc<LiveCount>,
-    heap: Mutex<Heap<D>>,
+    lock: &'static HeapLock<D>,
     // Bytes of the pages that the heap holds; written under its lock.
     held_bytes: Arc<AtomicU64>,
     // Number of live blocks that are used on other streams.
@@ -72,7 +75,7 @@ impl<D: Driver> HeapCell<D> {
             fences: Arc::clone(fences),
             live: Arc::clone(heap.live_count()),
             held_bytes: Arc::clone(heap.held_count()),
-            heap: Mutex::new(heap),
+            lock: HeapLock::around(heap),
             recorded_blocks: AtomicU64::new(0),
             retiring: AtomicBool::new(false),
             queue: Queue::new(),
@@ -116,27 +119,38 @@ impl<D: Driver> HeapCell<D> {
     }
 
     /// Waits for the lock, frees what was queued, and releases what the last hit kept: who looks finds the heap as it is.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Heap<D>> {
-        let mut heap = self.heap.lock();
+    pub(crate) fn lock(&self) -> HeapGuard<D> {
+        let mut heap = self.lock.lock();
         self.drain(&mut heap);
         heap.forget_last_hit();
         heap
     }
 
-    /// Serves a request that is the last one once more: same size, and its block was freed with nothing in between. Else
-    /// the lock is the caller's, who goes on with [`Entered::hit`].
-    ///
-    /// # Errors
-    /// The heap, entered.
+    /// The lock itself: what is queued for whoever takes it is behind [`HeapCell::lock`].
+    pub(crate) fn lock_itself(&self) -> &'static HeapLock<D> {
+        self.lock
+    }
+
+    /// Serves a request that is the last one once more, in the heap, entered: same size, and its block was freed with nothing in
+    /// between.
     #[inline(always)]
-    pub fn hit_again(&self, request: &Request) -> Result<Granted, Entered<'_, D>> {
-        let mut heap = self.heap.lock();
-        if self.queue.is_empty()
-            && let Some(granted) = heap.hit_again(request)
-        {
-            return Ok(granted);
-        }
-        Err(Entered { cell: self, heap })
+    pub(crate) fn hit_again_in_entered(&self, heap: &mut Heap<D>, request: &Request) -> Option<Granted> {
+        if self.queue.is_empty() { heap.hit_again(request) } else { None }
+    }
+
+    /// Serves a request if that takes no driver call, and lets go of the heap, which was entered: what was queued there may
+    /// still be there. `take` as above.
+    #[inline]
+    pub fn hit_entered(
+        &self,
+        mut entered: HeapGuard<D>,
+        request: &Request,
+        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>>,
+    ) -> Option<(Granted, Option<Arc<StreamHeaps<D>>>)> {
+        let (heap, references) = entered.parts()?;
+        self.drain(heap);
+        let granted = heap.hit_anew(request)?;
+        Some((granted, take(references)))
     }
 
     #[inline]
@@ -191,27 +205,37 @@ impl<D: Driver> HeapCell<D> {
     /// # Errors
     /// The heap, entered if that did not take a wait.
     #[inline(always)]
-    pub fn keep(&self, freeing: Freeing) -> Result<(), Option<Entered<'_, D>>> {
-        let Some(mut heap) = self.heap.try_lock() else { return Err(None) };
-        let Freeing { block, generation, .. } = freeing;
+    pub fn keep(&self, freeing: Freeing) -> Result<(), Option<HeapGuard<D>>> {
+        let Some(mut entered) = self.lock.try_lock() else { return Err(None) };
+        if self.keep_in_entered(&mut entered, freeing) { Ok(()) } else { Err(Some(entered)) }
+    }
+
+    /// As [`HeapCell::keep`] in the heap, entered. Returns whether it was that block.
+    #[inline(always)]
+    pub(crate) fn keep_in_entered(&self, heap: &mut Heap<D>, Freeing { block, generation, .. }: Freeing) -> bool {
         // A heap with a last hit does not retire: whoever retires it forgets that.
-        if self.queue.is_empty() && heap.keep_last_hit(block, generation, self.clock.now().tick) {
-            return Ok(());
-        }
-        Err(Some(Entered { cell: self, heap }))
+        self.queue.is_empty() && heap.keep_last_hit(block, generation, self.clock.now().tick)
     }
 
     /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
     /// heap that is retired.
     #[inline]
-    pub(crate) fn free(&self, entered: Option<Entered<'_, D>>, freeing: Freeing) -> Result<bool, FreeError> {
-        let Some(Entered { cell, mut heap }) = entered else { return Ok(self.queue_free(freeing)) };
-        debug_assert!(core::ptr::eq(cell, self), "the heap that was entered is the one to free in");
-        self.drain(&mut heap);
+    pub(crate) fn free(&self, entered: Option<HeapGuard<D>>, freeing: Freeing) -> Result<bool, FreeError> {
+        match entered {
+            Some(mut entered) => self.free_in_entered(&mut entered, freeing),
+            None => Ok(self.queue_free(freeing)),
+        }
+    }
+
+    /// The same in the heap, entered.
+    #[inline]
+    pub(crate) fn free_in_entered(&self, heap: &mut Heap<D>, freeing: Freeing) -> Result<bool, FreeError> {
+        debug_assert_eq!(heap.key(), self.key, "the heap that was entered is the one to free in");
+        self.drain(heap);
         heap.forget_last_hit();
         // The other streams may have been given work on the block since they were recorded: up to now, it counts.
         let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
-        self.free_in(&mut heap, freeing, self.clock.now().tick, stamp)?;
+        self.free_in(heap, freeing, self.clock.now().tick, stamp)?;
         Ok(heap.is_finished())
     }
 
@@ -240,24 +264,19 @@ impl<D: Driver> HeapCell<D> {
     pub(crate) fn retire(&self) -> bool {
         self.retiring.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.lock().retire()
+        let mut entered = self.lock();
+        let left = entered.parts().map(|(_, references)| references.close());
+        let unused = entered.retire();
+        // Without the lock: who retires the stream has one more, but that is not known here.
+        drop(entered);
+        drop(left);
+        unused
     }
 }
 
-/// A heap whose lock the holder has, on the way of a hit or a free: what was queued there may still be there.
-#[derive(Debug)]
-#[must_use = "dropping it lets go of the heap"]
-pub struct Entered<'a, D: Driver> {
-    cell: &'a HeapCell<D>,
-    heap: MutexGuard<'a, Heap<D>>,
-}
-
-impl<D: Driver> Entered<'_, D> {
-    /// Serves a request if that takes no driver call, and lets go of the heap.
-    #[inline]
-    pub fn hit(mut self, request: &Request) -> Option<Granted> {
-        self.cell.drain(&mut self.heap);
-        self.heap.hit_anew(request)
+impl<D: Driver> Drop for HeapCell<D> {
+    fn drop(&mut self) {
+        self.lock.vacate();
     }
 }
 

@@ -3,16 +3,16 @@
 //! Main type: [`Heaps`], the half of it that deals in empty segments. Neighbours: `malloc_ladder` wants them for requests,
 //! `trim` gives them back; each heap knows its own, and the store has those of no heap.
 
-use concertina_vmm::sync::{Arc, MutexGuard, Ordering};
+use concertina_vmm::sync::{Arc, Ordering};
 use concertina_vmm::{Address, CrossStream, Driver, DriverError, Malloc, StreamId, Use};
 
 use crate::cell::HeapCell;
-use crate::heap::Heap;
+use crate::heap_lock::HeapGuard;
 use crate::heaps::Heaps;
 
 impl<D: Driver> Heaps<D> {
     /// Takes the malloc of an arena out of a heap, if no block is in it.
-    pub(crate) fn take_malloc(&self, heap: &mut MutexGuard<'_, Heap<D>>, arena: u32) -> Option<Malloc<D>> {
+    pub(crate) fn take_malloc(&self, heap: &mut HeapGuard<D>, arena: u32) -> Option<Malloc<D>> {
         let malloc = heap.take_malloc(arena)?;
         self.counters.address.fetch_sub(malloc.bytes(), Ordering::Relaxed);
         Some(malloc)

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use concertina_vmm::sync::{MutexGuard, Ordering};
+use concertina_vmm::sync::Ordering;
 use concertina_vmm::{
     Access, CreateError, Driver, DriverError, Frame, FrameId, PageRange, Place, ReleaseError, Segment,
     StreamId, Use, Uses,
@@ -13,6 +13,7 @@ use concertina_vmm::{
 
 use crate::cell::HeapCell;
 use crate::heap::Heap;
+use crate::heap_lock::HeapGuard;
 use crate::heaps::Heaps;
 use crate::plan::{Backing, Plan};
 use crate::step::Request;
@@ -159,10 +160,10 @@ impl<D: Driver> Heaps<D> {
     pub(crate) fn gather<'a>(
         &self,
         cell: &'a HeapCell<D>,
-        mut heap: MutexGuard<'a, Heap<D>>,
+        mut heap: HeapGuard<D>,
         request: &Request,
         claim: &mut Claim<D>,
-    ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
+    ) -> (HeapGuard<D>, Result<Option<Shortage>, DriverError>) {
         let mut outcome = Ok(None);
         if claim.missing() > 0 {
             let first = self.create_first_bytes(request);
@@ -193,9 +194,9 @@ impl<D: Driver> Heaps<D> {
     fn steal_or_create<'a>(
         &self,
         cell: &'a HeapCell<D>,
-        mut heap: MutexGuard<'a, Heap<D>>,
+        mut heap: HeapGuard<D>,
         claim: &mut Claim<D>,
-    ) -> (MutexGuard<'a, Heap<D>>, Result<Option<Shortage>, DriverError>) {
+    ) -> (HeapGuard<D>, Result<Option<Shortage>, DriverError>) {
         let before = claim.frames.len();
         let waiter = cell.key().stream;
         self.take_from_store(claim, |use_| {

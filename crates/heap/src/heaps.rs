@@ -9,6 +9,7 @@
 //! comes back to place them. `docs/locking.md` has it in full.
 
 use core::fmt;
+use core::sync::atomic::AtomicUsize;
 use std::collections::{BTreeMap, BTreeSet};
 
 use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Ordering, RwLock};
@@ -17,10 +18,11 @@ use concertina_vmm::{
     SegmentId, SegmentKind, StreamClock, StreamId, Unreturned, Use,
 };
 
-use crate::cell::{Entered, Freeing, HeapCell, see};
+use crate::cell::{Freeing, HeapCell, see};
 use crate::error::FreeError;
 use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
+use crate::heap_lock::HeapGuard;
 use crate::live::LiveBytes;
 use crate::policy::{Settings, StaleRule};
 use crate::step::Kind;
@@ -112,8 +114,12 @@ pub(crate) struct Counters {
     pub(crate) address_peak: AtomicU64,
 }
 
+// Of the whole process: of no scheduler's run.
+static INSTANCES: AtomicUsize = AtomicUsize::new(0);
+
 /// All heaps of one allocator on one device.
 pub struct Heaps<D: Driver> {
+    instance: u64,
     pub(crate) device: Arc<Device<D>>,
     pub(crate) store: Arc<FrameStore<D>>,
     pub(crate) fences: Arc<Fences<D>>,
@@ -145,6 +151,7 @@ impl<D: Driver> Heaps<D> {
         let device_bytes = device.memory_info()?.total_bytes;
         let store = Arc::new(FrameStore::new(&device, settings.limit_bytes));
         Ok(Self {
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed) as u64,
             fences: Arc::new(Fences::new(&device)),
             device,
             store,
@@ -160,6 +167,12 @@ impl<D: Driver> Heaps<D> {
                 left: BTreeSet::new(),
             }),
         })
+    }
+
+    /// A number that no other heaps in the process have.
+    #[inline]
+    pub fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// The device.
@@ -308,7 +321,7 @@ impl<D: Driver> Heaps<D> {
     pub fn free_entered(
         &self,
         cell: &HeapCell<D>,
-        entered: Option<Entered<'_, D>>,
+        entered: Option<HeapGuard<D>>,
         freeing: Freeing,
     ) -> Result<(), FreeError> {
         if cell.free(entered, freeing)? {

@@ -15,7 +15,7 @@
 //! A place is claimed before its frames are gathered, and no lock is held while they are. Whatever fails on the way,
 //! the claimed block becomes a hole again and the frames go to the store, from where stale pages can be revived.
 
-use concertina_vmm::sync::{Arc, MutexGuard};
+use concertina_vmm::sync::Arc;
 use concertina_vmm::{
     Driver, DriverError, DriverErrorKind, Frame, Place, Reservation, Segment, SegmentKind, Use, Uses,
 };
@@ -24,10 +24,12 @@ use crate::cell::HeapCell;
 use crate::error::AllocateError;
 use crate::gather::Shortage;
 use crate::heap::{Arena, Granted, Heap};
+use crate::heap_lock::HeapGuard;
 use crate::heaps::Heaps;
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::plan::{Others, Plan, Rules};
 use crate::policy::HostWait;
+use crate::references::References;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 
 /// Most times that a refused request is tried again because work has ended since. Once nearly always does: what is
@@ -75,11 +77,11 @@ impl<D: Driver> Heaps<D> {
     /// Out of memory with a report, or a failed driver call. Either way all live blocks are as they were, every frame
     /// and mapping is where it is counted, and the same request may be made again.
     pub fn allocate(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
-        let hit = cell.hit_again(request).map_or_else(|entered| entered.hit(request), Some);
-        hit.map_or_else(|| self.allocate_missed(cell, request), Ok)
+        let hit = cell.hit_entered(cell.lock(), request, References::take_none);
+        hit.map_or_else(|| self.allocate_missed(cell, request), |(granted, _)| Ok(granted))
     }
 
-    /// Serves a request that [`Entered::hit`](crate::Entered::hit) did not, just now.
+    /// Serves a request that [`HeapCell::hit_entered`](crate::HeapCell::hit_entered) did not, just now.
     ///
     /// # Errors
     /// As [`Heaps::allocate`].
@@ -186,7 +188,7 @@ impl<D: Driver> Heaps<D> {
     pub(crate) fn carry_out<'a>(
         &self,
         cell: &'a HeapCell<D>,
-        mut heap: MutexGuard<'a, Heap<D>>,
+        mut heap: HeapGuard<D>,
         plan: Plan,
         request: &Request,
         search: &mut Search,

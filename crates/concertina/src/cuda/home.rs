@@ -60,7 +60,7 @@ impl concertina_cuda::Home for Home {
     }
 
     fn reserve(&self, max_bytes: u64) -> Result<Growable<Cuda>, Error> {
-        Ok(Growable::new(&self.core, max_bytes)?)
+        Ok(Growable::new(&self.core.heaps, max_bytes)?)
     }
 
     fn growable_address(growable: &Growable<Cuda>) -> Address {

@@ -139,7 +139,7 @@ impl Memory {
             None => shared.allocator.register_stream(kept),
         };
         let core = Arc::clone(handle.core());
-        let registered = Registered::new(stream, Arc::clone(&core.clock));
+        let registered = Registered::new(stream, Arc::clone(core.clock()));
         let home = Arc::new(Home { memory: Arc::clone(shared), core, registered });
         let registration = Arc::new(Registration { home, stream: handle });
         streams.insert(name, Arc::downgrade(&registration));

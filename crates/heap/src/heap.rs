@@ -206,9 +206,11 @@ impl<D: Driver> Heap<D> {
             let found = self.holes.best(request.steps)?;
             let Hole { arena, start, .. } = found.hole;
             let pages = self.pages_touched(start, start + request.steps);
-            if !self.arenas[arena as usize].segment.all_held(pages) {
+            let arena = &mut self.arenas[arena as usize];
+            if !arena.segment.all_held(pages) {
                 return None;
             }
+            arena.idle.set_busy(pages);
             let block = self.take_found(found, request.steps);
             return Some(self.grant(block, request));
         }
@@ -221,17 +223,18 @@ impl<D: Driver> Heap<D> {
         Some(self.grant(block, request))
     }
 
-    /// Cuts `steps` off the begin of a hole that was found just now.
+    /// Cuts `steps` off the begin of a hole that was found just now. Its pages are busy already.
     #[inline]
     fn take_found(&mut self, found: Found, steps: u32) -> u32 {
-        let Hole { steps: hole_steps, block, .. } = found.hole;
+        let Hole { steps: hole_steps, start, block, .. } = found.hole;
         if hole_steps > steps {
             let rest = self.split(block, steps);
-            self.holes.replace_at(found, self.hole(rest));
+            let rest = Hole { steps: hole_steps - steps, start: start + steps, block: rest, ..found.hole };
+            self.holes.replace_at(found, rest);
         } else {
             self.holes.take(found);
         }
-        self.set_busy(block);
+        self.used_steps += u64::from(steps);
         block
     }
 
@@ -457,43 +460,47 @@ impl<D: Driver> Heap<D> {
     fn release(&mut self, number: u32) {
         let block = self.blocks.get_mut(number);
         block.set(BlockState::Hole, 0);
-        let Block { arena, start, prev, next, .. } = *block;
-        let end = block.end();
-        self.used_steps -= u64::from(end - start);
-        let is_hole = |number: u32| number != NONE && self.blocks.get(number).is(BlockState::Hole);
-        let hole = match (is_hole(prev), is_hole(next)) {
-            (false, false) => {
-                self.index(number);
-                number
+        let Block { arena, start, steps, prev, next, .. } = *block;
+        let end = start + steps;
+        self.used_steps -= u64::from(steps);
+        let (before, behind) = (self.hole_if(prev), self.hole_if(next));
+        let mut hole = Hole { steps, arena, start, block: number };
+        if let Some(behind) = behind {
+            hole.steps += behind.steps;
+            self.blocks.absorb_next(number);
+        }
+        if let Some(before) = before {
+            hole = Hole { steps: before.steps + hole.steps, ..before };
+            self.blocks.absorb_next(before.block);
+        }
+        match (before, behind) {
+            (None, None) => self.holes.insert(hole),
+            (Some(old), None) | (None, Some(old)) => self.holes.replace(old, hole),
+            (Some(old), Some(other)) => {
+                self.holes.remove(other);
+                self.holes.replace(old, hole);
             }
-            (false, true) => {
-                let old = self.hole(next);
-                self.absorb_next(number);
-                self.holes.replace(old, self.hole(number));
-                number
-            }
-            (true, before_hole) => {
-                let old = self.hole(prev);
-                if before_hole {
-                    self.holes.remove(self.hole(next));
-                    self.absorb_next(number);
-                }
-                self.absorb_next(prev);
-                self.holes.replace(old, self.hole(prev));
-                prev
-            }
-        };
+        }
 
-        let &Block { start: hole_start, next, .. } = self.blocks.get(hole);
-        let hole_end = self.blocks.get(hole).end();
         let shift = self.page_shift;
-        // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
-        let hole_end = if next == NONE { self.page_from(hole_end) } else { hole_end >> shift };
-        let first = self.page_from(hole_start).max(start >> shift);
+        let mut hole_end = (hole.start + hole.steps) >> shift;
+        if self.blocks.get(hole.block).next == NONE {
+            self.arenas[arena as usize].last = hole.block;
+            // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
+            hole_end = self.page_from(hole.start + hole.steps);
+        }
+        let first = self.page_from(hole.start).max(start >> shift);
         let last = hole_end.min(self.page_from(end));
         if first < last {
             self.set_idle(arena, PageRange::between(first, last));
         }
+    }
+
+    /// The hole with this number, if it is one and not [`NONE`].
+    #[inline]
+    fn hole_if(&self, number: u32) -> Option<Hole> {
+        let block = self.blocks.find(number).filter(|block| block.is(BlockState::Hole))?;
+        Some(Hole { steps: block.steps, arena: block.arena, start: block.start, block: number })
     }
 
     #[inline]

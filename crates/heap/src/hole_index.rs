@@ -17,17 +17,19 @@ const EXACT: u32 = 1 << (CLASS_BITS + 1);
 const CLASSES: usize = ((33 - CLASS_BITS) as usize) << CLASS_BITS;
 const WORDS: usize = CLASSES / 64;
 
-/// A free block as the index knows it. The order of the fields is the order of preference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A free block as the index knows it. The order of preference is that of the fields from the last one to the first.
+// So that `rank` is how they lie in memory, where the lowest byte comes first.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Hole {
-    /// Its size in steps.
-    pub steps: u32,
-    /// Which arena of the heap it is in; older arenas first.
-    pub arena: u32,
-    /// Where it begins, in steps.
-    pub start: u32,
     /// Its number.
     pub block: u32,
+    /// Where it begins, in steps.
+    pub start: u32,
+    /// Which arena of the heap it is in; older arenas first.
+    pub arena: u32,
+    /// Its size in steps.
+    pub steps: u32,
 }
 
 impl Hole {
@@ -39,6 +41,15 @@ impl Hole {
         u128::from(high) << 64 | u128::from(low)
     }
 }
+
+impl PartialEq for Hole {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Hole {}
 
 impl PartialOrd for Hole {
     #[inline]
@@ -96,10 +107,14 @@ impl HoleIndex {
     /// Adds a hole.
     #[inline]
     pub fn insert(&mut self, hole: Hole) {
-        let class = class_of(hole.steps);
         if self.classes.is_empty() {
             self.classes.resize_with(CLASSES, Class::default);
         }
+        self.insert_in(class_of(hole.steps), hole);
+    }
+
+    #[inline]
+    fn insert_in(&mut self, class: usize, hole: Hole) {
         let holes = &mut self.classes[class];
         if holes.is_empty() {
             self.filled[class / 64] |= 1 << (class % 64);
@@ -115,7 +130,7 @@ impl HoleIndex {
     /// If it is not there: blocks and index are out of step.
     #[inline]
     pub fn remove(&mut self, hole: Hole) {
-        self.remove_at(self.find(hole));
+        self.take(self.find(hole));
     }
 
     /// Puts a hole in the place of another one.
@@ -134,34 +149,26 @@ impl HoleIndex {
         Found { hole, class, at }
     }
 
-    #[inline]
-    fn remove_at(&mut self, Found { class, at, .. }: Found) {
-        let holes = &mut self.classes[class];
-        if holes.is_single() {
-            self.filled[class / 64] &= !(1 << (class % 64));
-            if self.filled[class / 64] == 0 {
-                self.summary &= !(1 << (class / 64));
-            }
-        }
-        holes.remove(at);
-        self.holes -= 1;
-    }
-
     /// Puts a hole in the place of the one that [`HoleIndex::best`] found just now.
     #[inline]
     pub fn replace_at(&mut self, found: Found, new: Hole) {
-        if class_of(new.steps) == found.class {
-            self.classes[found.class].replace(found.at, new);
-        } else {
-            self.remove_at(found);
-            self.insert(new);
-        }
+        self.take(found);
+        self.insert_in(class_of(new.steps), new);
     }
 
     /// Takes out the one that [`HoleIndex::best`] found just now.
     #[inline]
-    pub fn take(&mut self, found: Found) {
-        self.remove_at(found);
+    pub fn take(&mut self, Found { class, at, .. }: Found) {
+        let holes = &mut self.classes[class];
+        holes.remove(at);
+        if holes.is_empty() {
+            let word = &mut self.filled[class / 64];
+            *word &= !(1 << (class % 64));
+            if *word == 0 {
+                self.summary &= !(1 << (class / 64));
+            }
+        }
+        self.holes -= 1;
     }
 
     /// Number of holes.

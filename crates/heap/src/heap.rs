@@ -204,7 +204,7 @@ impl<D: Driver> Heap<D> {
         }
         if request.alignment == STEP_BYTES {
             let found = self.holes.best(request.steps)?;
-            let Hole { arena, start, .. } = found.hole;
+            let (arena, start) = (found.hole.arena(), found.hole.start());
             let pages = self.pages_touched(start, start + request.steps);
             let arena = &mut self.arenas[arena as usize];
             if !arena.segment.all_held(pages) {
@@ -216,7 +216,7 @@ impl<D: Driver> Heap<D> {
         }
         let (hole, start) = self.best_fit(request)?;
         let pages = self.pages_touched(start, start + request.steps);
-        if !self.arenas[hole.arena as usize].segment.all_held(pages) {
+        if !self.arenas[hole.arena() as usize].segment.all_held(pages) {
             return None;
         }
         let block = self.take_from_hole(hole, start, request.steps);
@@ -226,10 +226,10 @@ impl<D: Driver> Heap<D> {
     /// Cuts `steps` off the begin of a hole that was found just now. Its pages are busy already.
     #[inline]
     fn take_found(&mut self, found: Found, steps: u32) -> u32 {
-        let Hole { steps: hole_steps, start, block, .. } = found.hole;
-        if hole_steps > steps {
+        let (hole, block) = (found.hole, found.hole.block());
+        if hole.steps() > steps {
             let rest = self.split(block, steps);
-            let rest = Hole { steps: hole_steps - steps, start: start + steps, block: rest, ..found.hole };
+            let rest = Hole::new(hole.steps() - steps, hole.arena(), hole.start() + steps, rest);
             self.holes.replace_at(found, rest);
         } else {
             self.holes.take(found);
@@ -241,7 +241,7 @@ impl<D: Driver> Heap<D> {
     /// The best fit, whether its pages are held or not, and where in it the request begins.
     pub(crate) fn best_fit(&self, request: &Request) -> Option<(Hole, u32)> {
         if request.alignment == STEP_BYTES {
-            return self.holes.best(request.steps).map(|found| (found.hole, found.hole.start));
+            return self.holes.best(request.steps).map(|found| (found.hole, found.hole.start()));
         }
         // Where nothing looks further once memory is short, every hole is looked at.
         let all = self.pinned || self.segment_kind() == SegmentKind::Malloc;
@@ -250,8 +250,8 @@ impl<D: Driver> Heap<D> {
 
     /// Where in the hole the request begins, if it fits with its alignment.
     pub(crate) fn fit(&self, hole: &Hole, request: &Request) -> Option<u32> {
-        let start = self.align(hole.arena, hole.start, request.alignment)?;
-        (start - hole.start <= hole.steps - request.steps).then_some(start)
+        let start = self.align(hole.arena(), hole.start(), request.alignment)?;
+        (start - hole.start() <= hole.steps() - request.steps).then_some(start)
     }
 
     /// The first step at or after `start` whose address is a multiple of `alignment` bytes.
@@ -267,9 +267,9 @@ impl<D: Driver> Heap<D> {
     /// Cuts `steps` at `start` out of an indexed hole; what is left on either side stays a hole.
     pub(crate) fn take_from_hole(&mut self, hole: Hole, start: u32, steps: u32) -> u32 {
         self.holes.remove(hole);
-        let mut block = hole.block;
-        if start > hole.start {
-            let rest = self.split(block, start - hole.start);
+        let mut block = hole.block();
+        if start > hole.start() {
+            let rest = self.split(block, start - hole.start());
             self.index(block);
             block = rest;
         }
@@ -299,7 +299,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     fn hole(&self, number: u32) -> Hole {
         let block = self.blocks.get(number);
-        Hole { steps: block.steps, arena: block.arena, start: block.start, block: number }
+        Hole::new(block.steps, block.arena, block.start, number)
     }
 
     #[inline]
@@ -464,14 +464,14 @@ impl<D: Driver> Heap<D> {
         let end = start + steps;
         self.used_steps -= u64::from(steps);
         let (before, behind) = (self.hole_if(prev), self.hole_if(next));
-        let mut hole = Hole { steps, arena, start, block: number };
+        let mut hole = Hole::new(steps, arena, start, number);
         if let Some(behind) = behind {
-            hole.steps += behind.steps;
+            hole = Hole::new(steps + behind.steps(), arena, start, number);
             self.blocks.absorb_next(number);
         }
         if let Some(before) = before {
-            hole = Hole { steps: before.steps + hole.steps, ..before };
-            self.blocks.absorb_next(before.block);
+            hole = Hole::new(before.steps() + hole.steps(), arena, before.start(), before.block());
+            self.blocks.absorb_next(before.block());
         }
         match (before, behind) {
             (None, None) => self.holes.insert(hole),
@@ -483,13 +483,13 @@ impl<D: Driver> Heap<D> {
         }
 
         let shift = self.page_shift;
-        let mut hole_end = (hole.start + hole.steps) >> shift;
-        if self.blocks.get(hole.block).next == NONE {
-            self.arenas[arena as usize].last = hole.block;
+        let mut hole_end = (hole.start() + hole.steps()) >> shift;
+        if self.blocks.get(hole.block()).next == NONE {
+            self.arenas[arena as usize].last = hole.block();
             // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
-            hole_end = self.page_from(hole.start + hole.steps);
+            hole_end = self.page_from(hole.start() + hole.steps());
         }
-        let first = self.page_from(hole.start).max(start >> shift);
+        let first = self.page_from(hole.start()).max(start >> shift);
         let last = hole_end.min(self.page_from(end));
         if first < last {
             self.set_idle(arena, PageRange::between(first, last));
@@ -500,7 +500,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     fn hole_if(&self, number: u32) -> Option<Hole> {
         let block = self.blocks.find(number).filter(|block| block.is(BlockState::Hole))?;
-        Some(Hole { steps: block.steps, arena: block.arena, start: block.start, block: number })
+        Some(Hole::new(block.steps, block.arena, block.start, number))
     }
 
     #[inline]

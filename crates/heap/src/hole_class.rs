@@ -60,7 +60,7 @@ impl Class {
     /// Whether there are none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.smallest.steps == 0
+        self.smallest.steps() == 0
     }
 
     /// The first hole that `before` does not hold for; it holds for none behind that, and for a hole of no steps.
@@ -234,12 +234,7 @@ mod tests {
 
     /// Of one class, so that it has parts: numbers are few, and so are the holes that they give.
     fn hole() -> impl Strategy<Value = Hole> {
-        (0..3u32, 0..40u32).prop_map(|(more, start)| Hole {
-            steps: 200 + more,
-            arena: 0,
-            start,
-            block: start,
-        })
+        (0..3u32, 0..40u32).prop_map(|(more, start)| Hole::new(200 + more, 0, start, start))
     }
 
     #[derive(Clone, Debug)]
@@ -279,7 +274,7 @@ mod tests {
                 prop_assert_eq!(class.largest(), model.last().copied());
                 prop_assert_eq!(class.is_empty(), model.is_empty());
                 for start in [0, 13, 39, 40] {
-                    let from = Hole { steps: 201, arena: 0, start, block: start };
+                    let from = Hole::new(201, 0, start, start);
                     let behind: Vec<Hole> = model.range(from..).copied().collect();
                     let found = class.search(|hole| *hole < from);
                     prop_assert_eq!(found.map(|(_, hole)| hole), behind.first().copied());

@@ -175,7 +175,14 @@ impl<D: Driver> Heap<D> {
         let fits = if bound { usize::MAX } else { FITS };
         let misfits = if bound { usize::MAX } else { MISFITS };
         let in_a_hole = self.fits(request, misfits).take(fits).find_map(|(hole, start)| {
-            self.plan_between(hole.arena, Spot::Hole(hole), start, hole.start + hole.steps, request, rules)
+            self.plan_between(
+                hole.arena(),
+                Spot::Hole(hole),
+                start,
+                hole.start() + hole.steps(),
+                request,
+                rules,
+            )
         });
         let arenas = 0..self.arenas.len() as u32;
         in_a_hole
@@ -190,20 +197,21 @@ impl<D: Driver> Heap<D> {
         // With so many steps it fits wherever the hole begins.
         let aligned = u64::from(request.steps) + (request.alignment / STEP_BYTES - 1);
         let aligned = u32::try_from(aligned).unwrap_or(u32::MAX);
-        let near = self.holes.from(request.steps).take_while(move |hole| hole.steps < aligned).take(misfits);
+        let near =
+            self.holes.from(request.steps).take_while(move |hole| hole.steps() < aligned).take(misfits);
         let holes = near.chain(self.holes.from(aligned));
         holes.filter_map(move |hole| Some((hole, self.fit(&hole, &request)?)))
     }
 
     fn plan_best_fit(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Result<Plan, Refusal>> {
         let (hole, start) = self.fits(request, MISFITS).next()?;
-        Some(self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules))
+        Some(self.plan_at(hole.arena(), Spot::Hole(hole), start, request, rules))
     }
 
     /// The place in the best fits that needs the fewest maps; of equal ones, the best fit and the lowest address.
     fn plan_fewest_maps(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
         let plan = |(_, hole, start): (usize, Hole, u32)| {
-            self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules).ok()
+            self.plan_at(hole.arena(), Spot::Hole(hole), start, request, rules).ok()
         };
         let mut fewest: Option<(usize, Hole, u32)> = None;
         for (hole, start) in self.fits(request, MISFITS).take(FITS) {
@@ -248,8 +256,8 @@ impl<D: Driver> Heap<D> {
         rules: &Rules<'_, D>,
         mut bound: usize,
     ) -> Option<(usize, u32)> {
-        let segment = &self.arenas[hole.arena as usize].segment;
-        let end = hole.start + hole.steps;
+        let segment = &self.arenas[hole.arena() as usize].segment;
+        let end = hole.start() + hole.steps();
         let mut best: Option<(usize, u32)> = None;
         // Up to here pages were looked at; these need a map, of those in the last window that the next may contain.
         let mut seen = 0;
@@ -264,7 +272,7 @@ impl<D: Driver> Heap<D> {
             seen = window.end();
             let mut without = None;
             while let Some(page) = entering.pop() {
-                let need = self.need_of(hole.arena, page, rules);
+                let need = self.need_of(hole.arena(), page, rules);
                 if need == Need::Map {
                     maps.push(page);
                 }
@@ -291,7 +299,7 @@ impl<D: Driver> Heap<D> {
                     maps[maps.len() - bound] + 1
                 }
             };
-            let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)
+            let Some(aligned) = self.align(hole.arena(), next * self.steps_per_page(), request.alignment)
             else {
                 break;
             };

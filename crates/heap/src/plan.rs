@@ -261,24 +261,23 @@ impl<D: Driver> Heap<D> {
         let mut best: Option<(usize, u32)> = None;
         // Up to here pages were looked at; these need a map, of those in the last window that the next may contain.
         let mut seen = 0;
-        let mut maps: Vec<u32> = Vec::new();
-        let mut entering: Vec<u32> = Vec::new();
+        let pages = self.pages_touched(start, start.checked_add(request.steps)?).count as usize;
+        let mut maps: Vec<u32> = Vec::with_capacity(bound.min(pages + 1));
         while start.checked_add(request.steps)? <= end {
             let window = self.pages_touched(start, start + request.steps);
             maps.drain(..maps.partition_point(|&page| page < window.first));
             let known = maps.len();
             let behind = PageRange::between(seen.max(window.first), window.end());
-            segment.not_held(behind).for_each(|page| entering.push(page));
             seen = window.end();
             let mut without = None;
-            while let Some(page) = entering.pop() {
+            for page in segment.not_held(behind).rev() {
                 let need = self.need_of(hole.arena(), page, rules);
                 if need == Need::Map {
                     maps.push(page);
                 }
                 if need == Need::Another || maps.len() - known >= bound {
                     without = Some(page);
-                    entering.clear();
+                    break;
                 }
             }
             maps[known..].reverse();
@@ -309,7 +308,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// What a page of a hole that is not held needs, taken by itself.
-    #[inline]
+    #[inline(always)]
     fn need_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> Need {
         let arena = &self.arenas[number as usize];
         if !arena.idle.is_idle(page) {
@@ -396,8 +395,10 @@ impl<D: Driver> Heap<D> {
     ) -> Result<Plan, Refusal> {
         let arena = &self.arenas[number as usize];
         let pages = self.pages_touched(start, start + request.steps);
-        let mut backing = Vec::with_capacity(pages.count as usize);
-        let mut revived: HashSet<FrameId, BuildHasherDefault<ByNumber>> = HashSet::default();
+        let missing = arena.segment.not_held(pages).count();
+        let mut backing = Vec::with_capacity(missing);
+        let mut revived: HashSet<FrameId, BuildHasherDefault<ByNumber>> =
+            HashSet::with_capacity_and_hasher(missing, BuildHasherDefault::default());
         for page in arena.segment.not_held(pages) {
             if !arena.idle.is_idle(page) {
                 // Another request is backing it at this moment.
@@ -442,7 +443,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Whether a stale page of an arena could come by the frame that it is still mapped to, which `holder` holds.
-    #[inline]
+    #[inline(always)]
     fn is_revivable(&self, arena: u32, frame: FrameId, holder: Holder, rules: &Rules<'_, D>) -> bool {
         match holder {
             Holder::Page(holder) => match self.arena_near(arena, holder.segment) {

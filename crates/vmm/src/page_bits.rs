@@ -40,11 +40,30 @@ pub fn bits_by_word(pages: PageRange) -> impl Iterator<Item = u64> {
 
 /// The numbers of the bits that are set, ascending.
 #[inline]
-pub fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = bits.trailing_zeros();
-        (bits != 0).then(|| bits &= bits - 1).map(|()| bit)
-    })
+pub fn bits_of(bits: u64) -> impl DoubleEndedIterator<Item = u32> {
+    Bits(bits)
+}
+
+/// The bits that are still to come.
+struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let bit = self.0.trailing_zeros();
+        (self.0 != 0).then(|| self.0 &= self.0 - 1).map(|()| bit)
+    }
+}
+
+impl DoubleEndedIterator for Bits {
+    #[inline]
+    fn next_back(&mut self) -> Option<u32> {
+        let bit = self.0.checked_ilog2()?;
+        self.0 ^= 1 << bit;
+        Some(bit)
+    }
 }
 
 /// The bits of the run's first word from its first page on, and of its last word up to its last page.
@@ -95,7 +114,7 @@ pub fn ones_except<'a>(a: &'a [u64], b: &'a [u64]) -> impl Iterator<Item = u32> 
 }
 
 /// The pages of the run that don't have their bit set, in order; those behind the end of the bitmap are among them.
-pub fn zeros(words: &[u64], pages: PageRange) -> impl Iterator<Item = u32> + '_ {
+pub fn zeros(words: &[u64], pages: PageRange) -> impl DoubleEndedIterator<Item = u32> + '_ {
     let (from, to) = ends(pages);
     let first = pages.first / WORD_PAGES;
     let end = if pages.is_empty() { first } else { (pages.end() - 1) / WORD_PAGES + 1 };
@@ -182,7 +201,9 @@ mod tests {
                 let known = |page: u32| model.get(page as usize).map(|bit| *bit);
                 let beyond = PageRange::between(pages.first, pages.end() + 70);
                 let model_zeros = beyond.iter().filter(|page| known(*page) != Some(true));
-                prop_assert_eq!(zeros(&words, beyond).collect::<Vec<_>>(), model_zeros.collect::<Vec<_>>());
+                let model_zeros: Vec<u32> = model_zeros.collect();
+                prop_assert_eq!(&zeros(&words, beyond).collect::<Vec<_>>(), &model_zeros);
+                prop_assert!(zeros(&words, beyond).rev().eq(model_zeros.into_iter().rev()));
                 for page in [pages.first, pages.end(), len + 64] {
                     prop_assert_eq!(get(&words, page), known(page));
                 }

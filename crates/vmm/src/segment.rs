@@ -193,7 +193,7 @@ impl<D: Driver> Segment<D> {
     }
 
     /// The pages of the range that are not held, in order.
-    pub fn not_held(&self, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
+    pub fn not_held(&self, pages: PageRange) -> impl DoubleEndedIterator<Item = u32> + '_ {
         page_bits::zeros(&self.held, pages)
     }
 

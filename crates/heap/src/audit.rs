@@ -40,8 +40,8 @@ pub(crate) fn heap<D: Driver>(heap: &Heap<D>) -> Vec<String> {
                 if !heap
                     .holes
                     .from(block.steps)
-                    .take_while(|hole| hole.steps == block.steps)
-                    .any(|hole| hole.block == *block_number)
+                    .take_while(|hole| hole.steps() == block.steps)
+                    .any(|hole| hole.block() == *block_number)
                 {
                     broken.push(format!("hole {block_number} is not in the index"));
                 }

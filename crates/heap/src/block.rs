@@ -175,7 +175,7 @@ impl BlockTable {
             steps: whole.steps - steps,
             prev: number,
             generation: 0,
-            state_and_bytes: whole.state() as u64,
+            state_and_bytes: whole.state_and_bytes % (1 << STATE_BITS),
             ..whole
         });
         if whole.next != NONE {

@@ -43,7 +43,9 @@ pub(crate) struct Claim<D: Driver> {
 
 impl<D: Driver> Claim<D> {
     pub(crate) fn new(block: u32, plan: Plan) -> Self {
-        Self { block, plan, revived: Vec::new(), frames: Vec::new(), created: HashSet::new() }
+        let frames = Vec::with_capacity(plan.frames());
+        let revived = Vec::with_capacity(plan.backing.len() - frames.capacity());
+        Self { block, plan, revived, frames, created: HashSet::new() }
     }
 
     fn missing(&self) -> usize {

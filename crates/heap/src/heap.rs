@@ -204,41 +204,44 @@ impl<D: Driver> Heap<D> {
         }
         if request.alignment == STEP_BYTES {
             let found = self.holes.best(request.steps)?;
-            let Hole { arena, start, .. } = found.hole;
+            let (arena, start) = (found.hole.arena(), found.hole.start());
             let pages = self.pages_touched(start, start + request.steps);
-            if !self.arenas[arena as usize].segment.all_held(pages) {
+            let arena = &mut self.arenas[arena as usize];
+            if !arena.segment.all_held(pages) {
                 return None;
             }
+            arena.idle.set_busy(pages);
             let block = self.take_found(found, request.steps);
             return Some(self.grant(block, request));
         }
         let (hole, start) = self.best_fit(request)?;
         let pages = self.pages_touched(start, start + request.steps);
-        if !self.arenas[hole.arena as usize].segment.all_held(pages) {
+        if !self.arenas[hole.arena() as usize].segment.all_held(pages) {
             return None;
         }
         let block = self.take_from_hole(hole, start, request.steps);
         Some(self.grant(block, request))
     }
 
-    /// Cuts `steps` off the begin of a hole that was found just now.
+    /// Cuts `steps` off the begin of a hole that was found just now. Its pages are busy already.
     #[inline]
     fn take_found(&mut self, found: Found, steps: u32) -> u32 {
-        let Hole { steps: hole_steps, block, .. } = found.hole;
-        if hole_steps > steps {
+        let (hole, block) = (found.hole, found.hole.block());
+        if hole.steps() > steps {
             let rest = self.split(block, steps);
-            self.holes.replace_at(found, self.hole(rest));
+            let rest = Hole::new(hole.steps() - steps, hole.arena(), hole.start() + steps, rest);
+            self.holes.replace_at(found, rest);
         } else {
             self.holes.take(found);
         }
-        self.set_busy(block);
+        self.used_steps += u64::from(steps);
         block
     }
 
     /// The best fit, whether its pages are held or not, and where in it the request begins.
     pub(crate) fn best_fit(&self, request: &Request) -> Option<(Hole, u32)> {
         if request.alignment == STEP_BYTES {
-            return self.holes.best(request.steps).map(|found| (found.hole, found.hole.start));
+            return self.holes.best(request.steps).map(|found| (found.hole, found.hole.start()));
         }
         // Where nothing looks further once memory is short, every hole is looked at.
         let all = self.pinned || self.segment_kind() == SegmentKind::Malloc;
@@ -247,8 +250,8 @@ impl<D: Driver> Heap<D> {
 
     /// Where in the hole the request begins, if it fits with its alignment.
     pub(crate) fn fit(&self, hole: &Hole, request: &Request) -> Option<u32> {
-        let start = self.align(hole.arena, hole.start, request.alignment)?;
-        (start - hole.start <= hole.steps - request.steps).then_some(start)
+        let start = self.align(hole.arena(), hole.start(), request.alignment)?;
+        (start - hole.start() <= hole.steps() - request.steps).then_some(start)
     }
 
     /// The first step at or after `start` whose address is a multiple of `alignment` bytes.
@@ -264,9 +267,9 @@ impl<D: Driver> Heap<D> {
     /// Cuts `steps` at `start` out of an indexed hole; what is left on either side stays a hole.
     pub(crate) fn take_from_hole(&mut self, hole: Hole, start: u32, steps: u32) -> u32 {
         self.holes.remove(hole);
-        let mut block = hole.block;
-        if start > hole.start {
-            let rest = self.split(block, start - hole.start);
+        let mut block = hole.block();
+        if start > hole.start() {
+            let rest = self.split(block, start - hole.start());
             self.index(block);
             block = rest;
         }
@@ -296,7 +299,7 @@ impl<D: Driver> Heap<D> {
     #[inline]
     fn hole(&self, number: u32) -> Hole {
         let block = self.blocks.get(number);
-        Hole { steps: block.steps, arena: block.arena, start: block.start, block: number }
+        Hole::new(block.steps, block.arena, block.start, number)
     }
 
     #[inline]
@@ -457,43 +460,47 @@ impl<D: Driver> Heap<D> {
     fn release(&mut self, number: u32) {
         let block = self.blocks.get_mut(number);
         block.set(BlockState::Hole, 0);
-        let Block { arena, start, prev, next, .. } = *block;
-        let end = block.end();
-        self.used_steps -= u64::from(end - start);
-        let is_hole = |number: u32| number != NONE && self.blocks.get(number).is(BlockState::Hole);
-        let hole = match (is_hole(prev), is_hole(next)) {
-            (false, false) => {
-                self.index(number);
-                number
+        let Block { arena, start, steps, prev, next, .. } = *block;
+        let end = start + steps;
+        self.used_steps -= u64::from(steps);
+        let (before, behind) = (self.hole_if(prev), self.hole_if(next));
+        let mut hole = Hole::new(steps, arena, start, number);
+        if let Some(behind) = behind {
+            hole = Hole::new(steps + behind.steps(), arena, start, number);
+            self.blocks.absorb_next(number);
+        }
+        if let Some(before) = before {
+            hole = Hole::new(before.steps() + hole.steps(), arena, before.start(), before.block());
+            self.blocks.absorb_next(before.block());
+        }
+        match (before, behind) {
+            (None, None) => self.holes.insert(hole),
+            (Some(old), None) | (None, Some(old)) => self.holes.replace(old, hole),
+            (Some(old), Some(other)) => {
+                self.holes.remove(other);
+                self.holes.replace(old, hole);
             }
-            (false, true) => {
-                let old = self.hole(next);
-                self.absorb_next(number);
-                self.holes.replace(old, self.hole(number));
-                number
-            }
-            (true, before_hole) => {
-                let old = self.hole(prev);
-                if before_hole {
-                    self.holes.remove(self.hole(next));
-                    self.absorb_next(number);
-                }
-                self.absorb_next(prev);
-                self.holes.replace(old, self.hole(prev));
-                prev
-            }
-        };
+        }
 
-        let &Block { start: hole_start, next, .. } = self.blocks.get(hole);
-        let hole_end = self.blocks.get(hole).end();
         let shift = self.page_shift;
-        // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
-        let hole_end = if next == NONE { self.page_from(hole_end) } else { hole_end >> shift };
-        let first = self.page_from(hole_start).max(start >> shift);
+        let mut hole_end = (hole.start() + hole.steps()) >> shift;
+        if self.blocks.get(hole.block()).next == NONE {
+            self.arenas[arena as usize].last = hole.block();
+            // Behind the last block there is nothing but the tail, so the page that it ends in is empty, too.
+            hole_end = self.page_from(hole.start() + hole.steps());
+        }
+        let first = self.page_from(hole.start()).max(start >> shift);
         let last = hole_end.min(self.page_from(end));
         if first < last {
             self.set_idle(arena, PageRange::between(first, last));
         }
+    }
+
+    /// The hole with this number, if it is one and not [`NONE`].
+    #[inline]
+    fn hole_if(&self, number: u32) -> Option<Hole> {
+        let block = self.blocks.find(number).filter(|block| block.is(BlockState::Hole))?;
+        Some(Hole::new(block.steps, block.arena, block.start, number))
     }
 
     #[inline]

@@ -17,26 +17,62 @@ const EXACT: u32 = 1 << (CLASS_BITS + 1);
 const CLASSES: usize = ((33 - CLASS_BITS) as usize) << CLASS_BITS;
 const WORDS: usize = CLASSES / 64;
 
-/// A free block as the index knows it. The order of the fields is the order of preference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A free block as the index knows it. Preferred is the smaller one, then the older arena, then the lower address.
+// Two words, which are handed over in registers, and compared as one number where four fields would branch.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hole {
-    /// Its size in steps.
-    pub steps: u32,
-    /// Which arena of the heap it is in; older arenas first.
-    pub arena: u32,
-    /// Where it begins, in steps.
-    pub start: u32,
-    /// Its number.
-    pub block: u32,
+    // The steps above, the arena below.
+    size: u64,
+    // The start above, the number below.
+    place: u64,
+}
+
+impl core::fmt::Debug for Hole {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Hole")
+            .field("steps", &self.steps())
+            .field("arena", &self.arena())
+            .field("start", &self.start())
+            .field("block", &self.block())
+            .finish()
+    }
 }
 
 impl Hole {
-    // One number that orders as the fields do: compared at once, where field after field would branch.
+    /// The block with this number, of so many steps, that begins at `start` of an arena.
+    #[inline]
+    pub fn new(steps: u32, arena: u32, start: u32, block: u32) -> Self {
+        let words = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        Self { size: words(steps, arena), place: words(start, block) }
+    }
+
+    /// Its size in steps.
+    #[inline]
+    pub fn steps(&self) -> u32 {
+        (self.size >> 32) as u32
+    }
+
+    /// Which arena of the heap it is in; older arenas first.
+    #[inline]
+    pub fn arena(&self) -> u32 {
+        self.size as u32
+    }
+
+    /// Where it begins, in steps.
+    #[inline]
+    pub fn start(&self) -> u32 {
+        (self.place >> 32) as u32
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn block(&self) -> u32 {
+        self.place as u32
+    }
+
     #[inline]
     fn rank(&self) -> u128 {
-        let high = u64::from(self.steps) << 32 | u64::from(self.arena);
-        let low = u64::from(self.start) << 32 | u64::from(self.block);
-        u128::from(high) << 64 | u128::from(low)
+        u128::from(self.size) << 64 | u128::from(self.place)
     }
 }
 
@@ -96,10 +132,14 @@ impl HoleIndex {
     /// Adds a hole.
     #[inline]
     pub fn insert(&mut self, hole: Hole) {
-        let class = class_of(hole.steps);
         if self.classes.is_empty() {
             self.classes.resize_with(CLASSES, Class::default);
         }
+        self.insert_in(class_of(hole.steps()), hole);
+    }
+
+    #[inline]
+    fn insert_in(&mut self, class: usize, hole: Hole) {
         let holes = &mut self.classes[class];
         if holes.is_empty() {
             self.filled[class / 64] |= 1 << (class % 64);
@@ -115,7 +155,7 @@ impl HoleIndex {
     /// If it is not there: blocks and index are out of step.
     #[inline]
     pub fn remove(&mut self, hole: Hole) {
-        self.remove_at(self.find(hole));
+        self.take(self.find(hole));
     }
 
     /// Puts a hole in the place of another one.
@@ -129,39 +169,31 @@ impl HoleIndex {
 
     #[inline]
     fn find(&self, hole: Hole) -> Found {
-        let class = class_of(hole.steps);
+        let class = class_of(hole.steps());
         let at = self.classes[class].find(hole).expect("every hole is in the index");
         Found { hole, class, at }
-    }
-
-    #[inline]
-    fn remove_at(&mut self, Found { class, at, .. }: Found) {
-        let holes = &mut self.classes[class];
-        if holes.is_single() {
-            self.filled[class / 64] &= !(1 << (class % 64));
-            if self.filled[class / 64] == 0 {
-                self.summary &= !(1 << (class / 64));
-            }
-        }
-        holes.remove(at);
-        self.holes -= 1;
     }
 
     /// Puts a hole in the place of the one that [`HoleIndex::best`] found just now.
     #[inline]
     pub fn replace_at(&mut self, found: Found, new: Hole) {
-        if class_of(new.steps) == found.class {
-            self.classes[found.class].replace(found.at, new);
-        } else {
-            self.remove_at(found);
-            self.insert(new);
-        }
+        self.take(found);
+        self.insert_in(class_of(new.steps()), new);
     }
 
     /// Takes out the one that [`HoleIndex::best`] found just now.
     #[inline]
-    pub fn take(&mut self, found: Found) {
-        self.remove_at(found);
+    pub fn take(&mut self, Found { class, at, .. }: Found) {
+        let holes = &mut self.classes[class];
+        holes.remove(at);
+        if holes.is_empty() {
+            let word = &mut self.filled[class / 64];
+            *word &= !(1 << (class % 64));
+            if *word == 0 {
+                self.summary &= !(1 << (class / 64));
+            }
+        }
+        self.holes -= 1;
     }
 
     /// Number of holes.
@@ -198,7 +230,7 @@ impl HoleIndex {
         let class = class_of(steps);
         let holes = self.classes.get(class)?;
         // Smaller sizes have a class each.
-        let found = if steps < EXACT { holes.smallest() } else { holes.search(|hole| hole.steps < steps) };
+        let found = if steps < EXACT { holes.smallest() } else { holes.search(|hole| hole.steps() < steps) };
         found.map(|(at, hole)| Found { hole, class, at })
     }
 
@@ -304,7 +336,7 @@ mod tests {
             for op in program {
                 match op {
                     Op::Insert { steps, start } => {
-                        let hole = Hole { steps, arena: start % 3, start, block: start };
+                        let hole = Hole::new(steps, start % 3, start, start);
                         if model.insert(hole) {
                             index.insert(hole);
                         }
@@ -316,14 +348,15 @@ mod tests {
                         }
                     }
                     Op::Take { steps, cut } => {
-                        let from = Hole { steps, arena: 0, start: 0, block: 0 };
+                        let from = Hole::new(steps, 0, 0, 0);
                         let best = model.range(from..).next().copied();
                         let found = index.best(steps);
                         prop_assert_eq!(found.map(|found| found.hole), best);
                         let (Some(found), Some(hole)) = (found, best) else { continue };
                         model.remove(&hole);
-                        let rest = Hole { steps: hole.steps.saturating_sub(cut), ..hole };
-                        if rest.steps > 0 && !model.contains(&rest) {
+                        let steps = hole.steps().saturating_sub(cut);
+                        let rest = Hole::new(steps, 0, hole.start(), hole.block());
+                        if steps > 0 && !model.contains(&rest) {
                             index.replace_at(found, rest);
                             model.insert(rest);
                         } else {
@@ -332,7 +365,7 @@ mod tests {
                     }
                     Op::Replace { nth, steps, start } => {
                         let Some(old) = model.iter().nth(nth % model.len().max(1)).copied() else { continue };
-                        let new = Hole { steps, arena: start % 3, start, block: start };
+                        let new = Hole::new(steps, start % 3, start, start);
                         if !model.contains(&new) {
                             model.remove(&old);
                             model.insert(new);
@@ -340,14 +373,14 @@ mod tests {
                         }
                     }
                     Op::Find { steps } => {
-                        let from = Hole { steps, arena: 0, start: 0, block: 0 };
+                        let from = Hole::new(steps, 0, 0, 0);
                         let expected: Vec<Hole> = model.range(from..).copied().collect();
                         prop_assert_eq!(index.best(steps).map(|found| found.hole), expected.first().copied());
                         prop_assert_eq!(index.from(steps).collect::<Vec<_>>(), expected);
                     }
                 }
                 prop_assert_eq!(index.len(), model.len());
-                prop_assert_eq!(index.largest().map(|hole| hole.steps), model.last().map(|hole| hole.steps));
+                prop_assert_eq!(index.largest().map(|hole| hole.steps()), model.last().map(|hole| hole.steps()));
             }
         }
     }

@@ -9,9 +9,9 @@
 
 use std::collections::VecDeque;
 
-use concertina_vmm::page_bits::{WORD_PAGES, bits_between, bits_of};
+use concertina_vmm::PageRange;
+use concertina_vmm::page_bits::{self, WORD_PAGES, bits_by_word, bits_of};
 use concertina_vmm::sync::CACHE_LINES_BYTES;
-use concertina_vmm::{PageRange, page_bits};
 
 /// When a page became idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,25 +32,33 @@ struct Run {
     pages: u64,
 }
 
+/// What is known of the pages of one word, but for their notes.
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    // The bit of each page that is idle.
+    idle: u64,
+    // Those with a note: it holds for the pages behind, too, up to the next one. The first page has one.
+    noted: u64,
+    // The latest stamp of a note.
+    latest: u64,
+}
+
 /// Which pages of one arena are idle, and since when. All that a free writes for 64 pages is a few words.
 #[derive(Debug, Default)]
 pub(crate) struct ArenaIdle {
-    idle: Vec<u64>,
-    // The pages with a note: it holds for those behind them, too, up to the next one. The first page of each word has one.
-    noted: Vec<u64>,
-    // The notes, by page.
-    since: Vec<Since>,
-    // By word, the latest stamp of its notes.
-    latest: Vec<u64>,
+    words: Vec<Word>,
+    // The notes, by word and page.
+    since: Vec<[Since; WORD_PAGES as usize]>,
     // The tick of the latest one of all.
     last_tick: u64,
 }
 
 impl ArenaIdle {
+    /// Sees to it that the page is known.
     #[inline]
-    fn grow_to(&mut self, pages: u32) {
-        if self.since.len() < pages as usize {
-            self.grow(pages);
+    fn know(&mut self, page: u32) {
+        if self.words.len() <= (page / WORD_PAGES) as usize {
+            self.grow(page);
         }
     }
 
@@ -60,64 +68,59 @@ impl ArenaIdle {
     }
 
     #[cold]
-    fn grow(&mut self, pages: u32) {
-        let words = page_bits::words_for(pages);
-        if self.idle.is_empty() {
+    fn grow(&mut self, page: u32) {
+        if self.words.is_empty() {
             // No two heaps' words on one cache line.
-            for words in [&mut self.idle, &mut self.noted, &mut self.latest] {
-                words.reserve(CACHE_LINES_BYTES / size_of::<u64>());
-            }
+            self.words.reserve(2 * CACHE_LINES_BYTES / size_of::<Word>());
         }
+        let words = page_bits::words_for(page + 1);
         // A page that was never used is idle.
-        self.idle.resize(words, u64::MAX);
-        self.noted.resize(words, 1);
-        self.since.resize(words * WORD_PAGES as usize, Since::default());
-        self.latest.resize(words, 0);
+        self.words.resize(words, Word { idle: u64::MAX, noted: 1, latest: 0 });
+        self.since.resize(words, [Since::default(); WORD_PAGES as usize]);
     }
 
     /// Whether the page has no live bytes.
     #[inline]
     pub(crate) fn is_idle(&self, page: u32) -> bool {
-        page_bits::get(&self.idle, page) != Some(false)
+        let word = self.words.get((page / WORD_PAGES) as usize);
+        word.is_none_or(|word| word.idle >> (page % WORD_PAGES) & 1 == 1)
     }
 
-    /// The bit of each page that is idle; those behind the end are.
-    pub(crate) fn bits(&self) -> &[u64] {
-        &self.idle
+    /// The bit of each page that is idle, by word; those behind the end are.
+    pub(crate) fn bits(&self) -> impl Iterator<Item = u64> + '_ {
+        self.words.iter().map(|word| word.idle)
     }
 
     /// Number of pages that have live bytes.
     pub(crate) fn busy_pages(&self) -> u64 {
-        self.idle.iter().map(|word| u64::from(word.count_zeros())).sum()
+        self.bits().map(|word| u64::from(word.count_zeros())).sum()
     }
 
     /// The pages now have live bytes.
     #[inline]
     pub(crate) fn set_busy(&mut self, pages: PageRange) {
-        self.grow_to(pages.end());
-        page_bits::clear(&mut self.idle, pages);
+        self.know(pages.end() - 1);
+        page_bits::change(&mut self.words, pages, |word, bits| word.idle &= !bits);
     }
 
     #[inline]
     fn set_idle(&mut self, pages: PageRange, since: Since) {
-        let (first, end) = (pages.first, pages.end());
-        self.grow_to(end + 1);
+        let end = pages.end();
+        self.know(end);
         // What holds for the page behind them comes from a note before it, which may go.
         let behind = self.since(end);
-        self.since[end as usize] = behind;
-        self.noted[(end / WORD_PAGES) as usize] |= 1 << (end % WORD_PAGES);
-        let words = (first / WORD_PAGES) as usize..((end - 1) / WORD_PAGES + 1) as usize;
-        let idle = &mut self.idle[words.clone()];
-        self.latest[words.clone()].fill(since.stamp);
-        let noted = &mut self.noted[words];
-        let mut at = first;
-        for (idle, noted) in idle.iter_mut().zip(noted) {
-            let bits = bits_between(at, end);
-            *idle |= bits;
+        let word = (end / WORD_PAGES) as usize;
+        self.since[word][(end % WORD_PAGES) as usize] = behind;
+        self.words[word].noted |= 1 << (end % WORD_PAGES);
+        let words = page_bits::words_of(pages);
+        let notes = &mut self.since[words.clone()];
+        let words = self.words[words].iter_mut().zip(notes);
+        for ((word, notes), bits) in words.zip(bits_by_word(pages)) {
+            word.idle |= bits;
             // Of these pages the first one has the note.
-            *noted = *noted & !bits | 1 << (at % WORD_PAGES);
-            self.since[at as usize] = since;
-            at = (at | (WORD_PAGES - 1)) + 1;
+            word.noted = word.noted & !bits | bits & bits.wrapping_neg();
+            word.latest = since.stamp;
+            notes[(bits.trailing_zeros() % WORD_PAGES) as usize] = since;
         }
         self.last_tick = since.tick;
     }
@@ -125,13 +128,14 @@ impl ArenaIdle {
     /// When a page became idle last.
     #[inline]
     fn since(&self, page: u32) -> Since {
-        let before = self.noted[(page / WORD_PAGES) as usize] << (WORD_PAGES - 1 - page % WORD_PAGES);
-        self.since[(page - before.leading_zeros()) as usize]
+        let (word, page) = ((page / WORD_PAGES) as usize, page % WORD_PAGES);
+        let before = self.words[word].noted << (WORD_PAGES - 1 - page);
+        self.since[word][(page.wrapping_sub(before.leading_zeros()) % WORD_PAGES) as usize]
     }
 
     /// The stream's tick when the page became idle; `None` if it never had live bytes.
     pub(crate) fn tick(&self, page: u32) -> Option<u64> {
-        let known = (page as usize) < self.since.len();
+        let known = (page / WORD_PAGES) < self.words.len() as u32;
         known.then(|| self.since(page)).filter(|since| since.stamp > 0).map(|since| since.tick)
     }
 
@@ -142,26 +146,26 @@ impl ArenaIdle {
 
     /// The notes in a word, and the idle pages that each of them holds for.
     fn idle_by_note(&self, word: u32) -> impl Iterator<Item = (Since, u64)> + '_ {
-        let (noted, idle) = (self.noted[word as usize], self.idle[word as usize]);
+        let Word { noted, idle, .. } = self.words[word as usize];
+        let notes = &self.since[word as usize];
         bits_of(noted).map(move |bit| {
-            let first = word * WORD_PAGES + bit;
             // The bits from this note up to the next one.
             let behind = noted & (u64::MAX << bit << 1);
             let pages = (behind & behind.wrapping_neg()).wrapping_sub(1) & u64::MAX << bit;
-            (self.since[first as usize], idle & pages)
+            (notes[bit as usize], idle & pages)
         })
     }
 
     /// The pages of the run that are idle since then.
     fn still_in(&self, run: &Run) -> u64 {
         let first = run.word * WORD_PAGES;
-        let still = bits_of(self.idle[run.word as usize] & run.pages);
+        let still = bits_of(self.words[run.word as usize].idle & run.pages);
         still.filter(|bit| self.since(first + bit) == run.since).map(|bit| 1 << bit).sum()
     }
 
     /// The idle pages with a later stamp, ascending.
     fn runs_after(&self, stamp: u64, arena: u32) -> impl Iterator<Item = Run> + '_ {
-        let words = (0..).zip(&self.latest).filter(move |(_, latest)| **latest > stamp).map(|(word, _)| word);
+        let words = (0..).zip(&self.words).filter(move |(_, word)| word.latest > stamp).map(|(at, _)| at);
         words.flat_map(move |word| {
             let notes =
                 self.idle_by_note(word).filter(move |(since, pages)| since.stamp > stamp && *pages != 0);

@@ -538,7 +538,7 @@ impl<D: Driver> Heaps<D> {
             let request = Request::new(steps * STEP_BYTES, STEP_BYTES);
             request.is_ok_and(|request| self.fits(&heap, &request, &search))
         };
-        let largest_hole = heap.holes.largest().map_or(0, |hole| u64::from(hole.steps));
+        let largest_hole = heap.holes.largest().map_or(0, |hole| u64::from(hole.steps()));
         let above = (largest_hole.max(frames * per_page) + 2 * per_page).min(most) + 1;
         largest_that_fits(least, above, fits) * STEP_BYTES
     }

@@ -354,7 +354,7 @@ impl<D: Driver> Heaps<D> {
         let by_malloc = room - room % self.store.frame_bytes();
         let largest_hole = |kind| {
             let heap = self.heap(cell.clock(), kind);
-            heap.lock().holes.largest().map_or(0, |hole| u64::from(hole.steps) * STEP_BYTES)
+            heap.lock().holes.largest().map_or(0, |hole| u64::from(hole.steps()) * STEP_BYTES)
         };
         let large = by_malloc.max(largest_hole(Kind::Large));
         if large > SMALL_BYTES {

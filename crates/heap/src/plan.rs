@@ -175,7 +175,14 @@ impl<D: Driver> Heap<D> {
         let fits = if bound { usize::MAX } else { FITS };
         let misfits = if bound { usize::MAX } else { MISFITS };
         let in_a_hole = self.fits(request, misfits).take(fits).find_map(|(hole, start)| {
-            self.plan_between(hole.arena, Spot::Hole(hole), start, hole.start + hole.steps, request, rules)
+            self.plan_between(
+                hole.arena(),
+                Spot::Hole(hole),
+                start,
+                hole.start() + hole.steps(),
+                request,
+                rules,
+            )
         });
         let arenas = 0..self.arenas.len() as u32;
         in_a_hole
@@ -190,20 +197,21 @@ impl<D: Driver> Heap<D> {
         // With so many steps it fits wherever the hole begins.
         let aligned = u64::from(request.steps) + (request.alignment / STEP_BYTES - 1);
         let aligned = u32::try_from(aligned).unwrap_or(u32::MAX);
-        let near = self.holes.from(request.steps).take_while(move |hole| hole.steps < aligned).take(misfits);
+        let near =
+            self.holes.from(request.steps).take_while(move |hole| hole.steps() < aligned).take(misfits);
         let holes = near.chain(self.holes.from(aligned));
         holes.filter_map(move |hole| Some((hole, self.fit(&hole, &request)?)))
     }
 
     fn plan_best_fit(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Result<Plan, Refusal>> {
         let (hole, start) = self.fits(request, MISFITS).next()?;
-        Some(self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules))
+        Some(self.plan_at(hole.arena(), Spot::Hole(hole), start, request, rules))
     }
 
     /// The place in the best fits that needs the fewest maps; of equal ones, the best fit and the lowest address.
     fn plan_fewest_maps(&self, request: &Request, rules: &Rules<'_, D>) -> Option<Plan> {
         let plan = |(_, hole, start): (usize, Hole, u32)| {
-            self.plan_at(hole.arena, Spot::Hole(hole), start, request, rules).ok()
+            self.plan_at(hole.arena(), Spot::Hole(hole), start, request, rules).ok()
         };
         let mut fewest: Option<(usize, Hole, u32)> = None;
         for (hole, start) in self.fits(request, MISFITS).take(FITS) {
@@ -248,29 +256,28 @@ impl<D: Driver> Heap<D> {
         rules: &Rules<'_, D>,
         mut bound: usize,
     ) -> Option<(usize, u32)> {
-        let segment = &self.arenas[hole.arena as usize].segment;
-        let end = hole.start + hole.steps;
+        let segment = &self.arenas[hole.arena() as usize].segment;
+        let end = hole.start() + hole.steps();
         let mut best: Option<(usize, u32)> = None;
         // Up to here pages were looked at; these need a map, of those in the last window that the next may contain.
         let mut seen = 0;
-        let mut maps: Vec<u32> = Vec::new();
-        let mut entering: Vec<u32> = Vec::new();
+        let pages = self.pages_touched(start, start.checked_add(request.steps)?).count as usize;
+        let mut maps: Vec<u32> = Vec::with_capacity(bound.min(pages + 1));
         while start.checked_add(request.steps)? <= end {
             let window = self.pages_touched(start, start + request.steps);
             maps.drain(..maps.partition_point(|&page| page < window.first));
             let known = maps.len();
             let behind = PageRange::between(seen.max(window.first), window.end());
-            segment.not_held(behind).for_each(|page| entering.push(page));
             seen = window.end();
             let mut without = None;
-            while let Some(page) = entering.pop() {
-                let need = self.need_of(hole.arena, page, rules);
+            for page in segment.not_held(behind).rev() {
+                let need = self.need_of(hole.arena(), page, rules);
                 if need == Need::Map {
                     maps.push(page);
                 }
                 if need == Need::Another || maps.len() - known >= bound {
                     without = Some(page);
-                    entering.clear();
+                    break;
                 }
             }
             maps[known..].reverse();
@@ -291,7 +298,7 @@ impl<D: Driver> Heap<D> {
                     maps[maps.len() - bound] + 1
                 }
             };
-            let Some(aligned) = self.align(hole.arena, next * self.steps_per_page(), request.alignment)
+            let Some(aligned) = self.align(hole.arena(), next * self.steps_per_page(), request.alignment)
             else {
                 break;
             };
@@ -301,7 +308,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// What a page of a hole that is not held needs, taken by itself.
-    #[inline]
+    #[inline(always)]
     fn need_of(&self, number: u32, page: u32, rules: &Rules<'_, D>) -> Need {
         let arena = &self.arenas[number as usize];
         if !arena.idle.is_idle(page) {
@@ -388,8 +395,10 @@ impl<D: Driver> Heap<D> {
     ) -> Result<Plan, Refusal> {
         let arena = &self.arenas[number as usize];
         let pages = self.pages_touched(start, start + request.steps);
-        let mut backing = Vec::with_capacity(pages.count as usize);
-        let mut revived: HashSet<FrameId, BuildHasherDefault<ByNumber>> = HashSet::default();
+        let missing = arena.segment.not_held(pages).count();
+        let mut backing = Vec::with_capacity(missing);
+        let mut revived: HashSet<FrameId, BuildHasherDefault<ByNumber>> =
+            HashSet::with_capacity_and_hasher(missing, BuildHasherDefault::default());
         for page in arena.segment.not_held(pages) {
             if !arena.idle.is_idle(page) {
                 // Another request is backing it at this moment.
@@ -434,7 +443,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Whether a stale page of an arena could come by the frame that it is still mapped to, which `holder` holds.
-    #[inline]
+    #[inline(always)]
     fn is_revivable(&self, arena: u32, frame: FrameId, holder: Holder, rules: &Rules<'_, D>) -> bool {
         match holder {
             Holder::Page(holder) => match self.arena_near(arena, holder.segment) {

@@ -1,11 +1,13 @@
 //! Bitmaps of pages, a word at a time: slices of whole words, page by page from bit 0 of the first one on.
 //!
 //! Main functions: [`get`], [`all`], [`set`], [`clear`], [`count`], [`count_both`], [`ones_except`], [`zeros`]; of one word,
-//! [`bits_between`], [`bits_of`]. Neighbours: `segment` has the bitmap "held", the heap's `idle` another: both are read and
-//! written by each hit.
+//! [`bits_of`]; of a run, [`words_of`], [`bits_by_word`], [`change`]. Neighbours: `segment` has the bitmap "held", the heap's
+//! `idle` another: both are read and written by each hit.
 //!
 //! `bitvec`, which serves for what is not on the way of a hit, has slices that begin at any bit of a word, and pays for that
 //! with 80 instructions a run and 25 a bit. Most runs here lie in one word.
+
+use core::ops::Range;
 
 use crate::units::PageRange;
 
@@ -18,20 +20,50 @@ pub const fn words_for(pages: u32) -> usize {
     pages.div_ceil(WORD_PAGES) as usize
 }
 
-/// The bits of `first` and the pages behind it in the same word, up to `end`.
+/// The words that the bits of a run of pages, not empty, are in.
 #[inline]
-pub fn bits_between(first: u32, end: u32) -> u64 {
-    let count = (end - first).min(WORD_PAGES - first % WORD_PAGES);
-    u64::MAX >> (WORD_PAGES - count) << (first % WORD_PAGES)
+pub fn words_of(pages: PageRange) -> Range<usize> {
+    (pages.first / WORD_PAGES) as usize..((pages.end() - 1) / WORD_PAGES + 1) as usize
+}
+
+/// The bits of a run of pages, not empty, in each of [`words_of`] it.
+#[inline]
+pub fn bits_by_word(pages: PageRange) -> impl Iterator<Item = u64> {
+    let (mut from, to) = ends(pages);
+    let Range { start, end } = words_of(pages);
+    (start..end).map(move |word| {
+        let bits = if word + 1 == end { from & to } else { from };
+        from = u64::MAX;
+        bits
+    })
 }
 
 /// The numbers of the bits that are set, ascending.
 #[inline]
-pub fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let bit = bits.trailing_zeros();
-        (bits != 0).then(|| bits &= bits - 1).map(|()| bit)
-    })
+pub fn bits_of(bits: u64) -> impl DoubleEndedIterator<Item = u32> {
+    Bits(bits)
+}
+
+/// The bits that are still to come.
+struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let bit = self.0.trailing_zeros();
+        (self.0 != 0).then(|| self.0 &= self.0 - 1).map(|()| bit)
+    }
+}
+
+impl DoubleEndedIterator for Bits {
+    #[inline]
+    fn next_back(&mut self) -> Option<u32> {
+        let bit = self.0.checked_ilog2()?;
+        self.0 ^= 1 << bit;
+        Some(bit)
+    }
 }
 
 /// The bits of the run's first word from its first page on, and of its last word up to its last page.
@@ -69,8 +101,8 @@ pub fn count(words: &[u64]) -> u32 {
 }
 
 /// Number of pages that have their bit in both. In `b` a page behind the end has it.
-pub fn count_both(a: &[u64], b: &[u64]) -> u64 {
-    let in_b = b.iter().copied().chain(std::iter::repeat(u64::MAX));
+pub fn count_both(a: &[u64], b: impl Iterator<Item = u64>) -> u64 {
+    let in_b = b.chain(std::iter::repeat(u64::MAX));
     a.iter().zip(in_b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
 }
 
@@ -82,7 +114,7 @@ pub fn ones_except<'a>(a: &'a [u64], b: &'a [u64]) -> impl Iterator<Item = u32> 
 }
 
 /// The pages of the run that don't have their bit set, in order; those behind the end of the bitmap are among them.
-pub fn zeros(words: &[u64], pages: PageRange) -> impl Iterator<Item = u32> + '_ {
+pub fn zeros(words: &[u64], pages: PageRange) -> impl DoubleEndedIterator<Item = u32> + '_ {
     let (from, to) = ends(pages);
     let first = pages.first / WORD_PAGES;
     let end = if pages.is_empty() { first } else { (pages.end() - 1) / WORD_PAGES + 1 };
@@ -112,8 +144,12 @@ pub fn clear(words: &mut [u64], pages: PageRange) {
     change(words, pages, |word, mask| *word &= !mask);
 }
 
+/// Changes every word that has bits of the run, which the change is told.
+///
+/// # Panics
+/// If the bitmap ends before the run does.
 #[inline]
-fn change(words: &mut [u64], pages: PageRange, change: impl Fn(&mut u64, u64)) {
+pub fn change<T>(words: &mut [T], pages: PageRange, change: impl Fn(&mut T, u64)) {
     if pages.is_empty() {
         return;
     }
@@ -165,7 +201,9 @@ mod tests {
                 let known = |page: u32| model.get(page as usize).map(|bit| *bit);
                 let beyond = PageRange::between(pages.first, pages.end() + 70);
                 let model_zeros = beyond.iter().filter(|page| known(*page) != Some(true));
-                prop_assert_eq!(zeros(&words, beyond).collect::<Vec<_>>(), model_zeros.collect::<Vec<_>>());
+                let model_zeros: Vec<u32> = model_zeros.collect();
+                prop_assert_eq!(&zeros(&words, beyond).collect::<Vec<_>>(), &model_zeros);
+                prop_assert!(zeros(&words, beyond).rev().eq(model_zeros.into_iter().rev()));
                 for page in [pages.first, pages.end(), len + 64] {
                     prop_assert_eq!(get(&words, page), known(page));
                 }
@@ -177,11 +215,12 @@ mod tests {
 
         /// Page by page is the model.
         #[test]
-        fn bits_of_a_word_agree_with_its_pages(first in 0u32..200, count in 1u32..200) {
-            let end = first + count;
-            let in_word = (first..end).take_while(|page| page / WORD_PAGES == first / WORD_PAGES);
-            let bits: Vec<u32> = in_word.map(|page| page % WORD_PAGES).collect();
-            prop_assert_eq!(bits_of(bits_between(first, end)).collect::<Vec<_>>(), bits);
+        fn bits_by_word_agree_with_the_pages(first in 0u32..200, count in 1u32..200) {
+            let run = PageRange { first, count };
+            let words = words_of(run).zip(bits_by_word(run));
+            let pages = words.flat_map(|(word, bits)| bits_of(bits).map(move |bit| word as u32 * WORD_PAGES + bit));
+            prop_assert_eq!(pages.collect::<Vec<_>>(), run.iter().collect::<Vec<_>>());
+            prop_assert_eq!(bits_by_word(run).count(), words_of(run).len());
         }
 
         /// Page by page is the model.
@@ -195,7 +234,7 @@ mod tests {
             let in_a: Vec<usize> = model_a.iter_ones().collect();
             let in_b = |page: usize| model_b.get(page).map(|bit| *bit);
             let both = in_a.iter().filter(|&&page| in_b(page) != Some(false)).count();
-            prop_assert_eq!(count_both(&a, &b), both as u64);
+            prop_assert_eq!(count_both(&a, b.iter().copied()), both as u64);
             let except: Vec<u32> =
                 in_a.iter().filter(|&&page| in_b(page) != Some(true)).map(|&page| page as u32).collect();
             prop_assert_eq!(ones_except(&a, &b).collect::<Vec<_>>(), except);

@@ -193,7 +193,7 @@ impl<D: Driver> Segment<D> {
     }
 
     /// The pages of the range that are not held, in order.
-    pub fn not_held(&self, pages: PageRange) -> impl Iterator<Item = u32> + '_ {
+    pub fn not_held(&self, pages: PageRange) -> impl DoubleEndedIterator<Item = u32> + '_ {
         page_bits::zeros(&self.held, pages)
     }
 
@@ -202,8 +202,8 @@ impl<D: Driver> Segment<D> {
         page_bits::count(&self.held)
     }
 
-    /// Number of held pages that have their bit in `pages` ([`page_bits`]), or lie behind its end.
-    pub fn held_among(&self, pages: &[u64]) -> u64 {
+    /// Number of held pages that have their bit in `pages`, word by word ([`page_bits`]), or lie behind its end.
+    pub fn held_among(&self, pages: impl Iterator<Item = u64>) -> u64 {
         page_bits::count_both(&self.held, pages)
     }
 

@@ -52,19 +52,19 @@ fn window_by_window(
     request: &Request,
     rules: &Rules<'_, Emulator>,
 ) -> Option<(usize, u32)> {
-    let held = |page| heap.arenas[hole.arena as usize].segment.is_held(page);
+    let held = |page| heap.arenas[hole.arena() as usize].segment.is_held(page);
     let mut best: Option<(usize, u32)> = None;
-    while start + request.steps <= hole.start + hole.steps {
+    while start + request.steps <= hole.start() + hole.steps() {
         let pages = heap.pages_touched(start, start + request.steps);
         let needs: Vec<Need> = pages
             .iter()
-            .map(|page| if held(page) { Need::Nothing } else { heap.need_of(hole.arena, page, rules) })
+            .map(|page| if held(page) { Need::Nothing } else { heap.need_of(hole.arena(), page, rules) })
             .collect();
         let maps = needs.iter().filter(|need| **need == Need::Map).count();
         if !needs.contains(&Need::Another) && best.is_none_or(|(fewest, _)| maps < fewest) {
             best = Some((maps, start));
         }
-        start = heap.align(hole.arena, (pages.first + 1) * heap.steps_per_page(), request.alignment)?;
+        start = heap.align(hole.arena(), (pages.first + 1) * heap.steps_per_page(), request.alignment)?;
     }
     best
 }

@@ -136,10 +136,12 @@ impl Contender for ByHandle {
         "concertina"
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> Self::Block {
         self.allocator.allocate(Layout::new(bytes), &self.stream).expect(ROOM)
     }
 
+    #[inline]
     fn free(&mut self, block: Self::Block) {
         drop(block);
     }
@@ -163,10 +165,12 @@ impl<'a> Contender for InScope<'a> {
         "concertina, scoped"
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> Self::Block {
         self.0.allocate_scoped(Layout::new(bytes)).expect(ROOM)
     }
 
+    #[inline]
     fn free(&mut self, block: Self::Block) {
         drop(block);
     }
@@ -193,10 +197,12 @@ impl Contender for ByAddress {
         "concertina, by address"
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> Address {
         self.by_address.allocate(Layout::new(bytes), &self.inner.stream).expect(ROOM)
     }
 
+    #[inline]
     fn free(&mut self, block: Address) {
         self.by_address.free(block).expect("live");
     }
@@ -220,10 +226,12 @@ impl Contender for DriverMalloc {
         "direct (emulated)"
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> Address {
         self.0.malloc(bytes).expect(ROOM)
     }
 
+    #[inline]
     fn free(&mut self, block: Address) {
         self.0.free(block).expect("live");
     }
@@ -248,10 +256,12 @@ impl Contender for HostHeap {
         self.0
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> Self::Block {
         Box::new_uninit_slice(bytes as usize)
     }
 
+    #[inline]
     fn free(&mut self, block: Self::Block) {
         drop(block);
     }
@@ -268,10 +278,12 @@ impl Contender for Nothing {
         "(the loop itself)"
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> u64 {
         bytes
     }
 
+    #[inline]
     fn free(&mut self, block: u64) {
         black_box(block);
     }

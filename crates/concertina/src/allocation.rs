@@ -197,14 +197,4 @@ impl RawAllocation {
 }
 
 #[cfg(test)]
-mod tests {
-    use concertina_emulator::Emulator;
-
-    use super::Allocation;
-
-    #[test]
-    fn a_handle_is_half_a_cache_line_and_so_is_an_optional_one() {
-        assert_eq!(size_of::<Allocation<Emulator>>(), 32);
-        assert_eq!(size_of::<Option<Allocation<Emulator>>>(), 32);
-    }
-}
+mod tests;

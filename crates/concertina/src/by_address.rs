@@ -7,7 +7,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use concertina_heap::{Freeing, Granted, References, StreamHeaps};
+use concertina_heap::{Freeing, Granted, StreamHeaps, Take};
 use concertina_vmm::sync::Mutex;
 use concertina_vmm::{Address, Driver};
 
@@ -81,7 +81,7 @@ impl<D: Driver> ByAddress<D> {
     pub fn allocate(&self, layout: Layout, stream: &Stream<D>) -> Result<Address, Error> {
         let core = self.shared.core_of(stream)?;
         let own = |granted, _| Placed { granted, heaps: None };
-        let placed = core.allocate_as(layout, References::take_none, own, |placed| placed)?;
+        let placed = core.allocate_as(layout, Take::None, own, |placed| placed)?;
         let Granted { block, generation, address } = placed.granted;
         let stream = core.clock().stream();
         let entry = Entry { block, generation, stream: stream.get(), bytes: layout.bytes() };

@@ -57,7 +57,7 @@ impl GrantedLayout {
     }
 
     pub(crate) fn layout(self) -> Layout {
-        let exponent = self.0.get() % (1 << LOW_BITS) >> 1;
+        let exponent = (self.0.get() % (1 << LOW_BITS)) >> 1;
         Layout { bytes: self.bytes(), alignment: 1 << exponent }
     }
 }

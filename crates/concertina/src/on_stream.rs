@@ -9,7 +9,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{Granted, HeapGuard, References, Request, StreamHeaps};
+use concertina_heap::{Granted, HeapGuard, Request, StreamHeaps, Take};
 use concertina_vmm::{Driver, StreamId};
 
 use crate::allocation::{Allocation, Placed, RawAllocation};
@@ -25,7 +25,7 @@ impl<D: Driver> StreamCore<D> {
         let own = || Arc::clone(&self.heaps);
         self.allocate_as(
             layout,
-            References::take,
+            Take::One,
             |granted, left| Allocation::new(left.unwrap_or_else(own), granted, layout),
             |Placed { granted, heaps }| Allocation::new(heaps.unwrap_or_else(own), granted, layout),
         )
@@ -36,19 +36,19 @@ impl<D: Driver> StreamCore<D> {
     pub(crate) fn allocate_raw(&self, layout: Layout) -> Result<RawAllocation, Error> {
         self.allocate_as(
             layout,
-            References::take_none,
+            Take::None,
             |granted, _| RawAllocation::own(&self.heaps, granted, layout),
             |placed| placed.raw(&self.heaps, layout),
         )
     }
 
     /// Allocates a block, which is handed out as what `own` makes of it if it is the stream's, and `placed` of any. `take`
-    /// has the reference that a hit takes with it from under the lock.
+    /// says whether a hit takes a reference with it.
     #[inline(always)]
     pub(crate) fn allocate_as<T>(
         &self,
         layout: Layout,
-        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>> + Copy,
+        take: Take,
         own: impl FnOnce(Granted, Option<Arc<StreamHeaps<D>>>) -> T,
         placed: impl FnOnce(Placed<D>) -> T,
     ) -> Result<T, Error> {
@@ -75,7 +75,7 @@ impl<D: Driver> StreamCore<D> {
         bytes: u64,
         steps: u32,
         alignment: u64,
-        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>>,
+        take: Take,
     ) -> Result<Placed<D>, Error> {
         let request = &Request { bytes, steps, alignment };
         if let Some(entered) = entered
@@ -179,7 +179,7 @@ impl<D: Driver> OnStream<D> {
         let core = self.stream.core();
         core.allocate_as(
             layout,
-            References::take_none,
+            Take::None,
             |granted, _| ScopedAllocation::own(core, granted, layout),
             |placed| ScopedAllocation::new(core, &placed, layout),
         )

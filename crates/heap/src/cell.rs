@@ -14,9 +14,9 @@ use concertina_vmm::{Driver, Fences, StreamClock, Use};
 use crate::error::FreeError;
 use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
-use crate::heap_lock::{HeapGuard, HeapLock};
+use crate::heap_lock::{HeapGuard, HeapLock, Locked};
 use crate::live::LiveCount;
-use crate::references::References;
+use crate::references::Take;
 use crate::stream_heaps::StreamHeaps;
 use crate::step::{Kind, Request};
 
@@ -75,7 +75,7 @@ impl<D: Driver> HeapCell<D> {
             fences: Arc::clone(fences),
             live: Arc::clone(heap.live_count()),
             held_bytes: Arc::clone(heap.held_count()),
-            lock: HeapLock::around(heap),
+            lock: HeapLock::around(Locked::new(heap)),
             recorded_blocks: AtomicU64::new(0),
             retiring: AtomicBool::new(false),
             queue: Queue::new(),
@@ -120,7 +120,7 @@ impl<D: Driver> HeapCell<D> {
 
     /// Waits for the lock, frees what was queued, and releases what the last hit kept: who looks finds the heap as it is.
     pub(crate) fn lock(&self) -> HeapGuard<D> {
-        let mut heap = self.lock.lock();
+        let mut heap = HeapGuard::lock(self.lock);
         self.drain(&mut heap);
         heap.forget_last_hit();
         heap
@@ -139,18 +139,18 @@ impl<D: Driver> HeapCell<D> {
     }
 
     /// Serves a request if that takes no driver call, and lets go of the heap, which was entered: what was queued there may
-    /// still be there. `take` as above.
+    /// still be there. Returns the block with a reference for its handle, if one is wanted and there is one.
     #[inline]
     pub fn hit_entered(
         &self,
         mut entered: HeapGuard<D>,
         request: &Request,
-        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>>,
+        take: Take,
     ) -> Option<(Granted, Option<Arc<StreamHeaps<D>>>)> {
         let (heap, references) = entered.parts()?;
         self.drain(heap);
         let granted = heap.hit_anew(request)?;
-        Some((granted, take(references)))
+        Some((granted, references.take(take)))
     }
 
     #[inline]
@@ -206,7 +206,7 @@ impl<D: Driver> HeapCell<D> {
     /// The heap, entered if that did not take a wait.
     #[inline(always)]
     pub fn keep(&self, freeing: Freeing) -> Result<(), Option<HeapGuard<D>>> {
-        let Some(mut entered) = self.lock.try_lock() else { return Err(None) };
+        let Some(mut entered) = HeapGuard::try_lock(self.lock) else { return Err(None) };
         if self.keep_in_entered(&mut entered, freeing) { Ok(()) } else { Err(Some(entered)) }
     }
 
@@ -276,7 +276,8 @@ impl<D: Driver> HeapCell<D> {
 
 impl<D: Driver> Drop for HeapCell<D> {
     fn drop(&mut self) {
-        self.lock.vacate();
+        // The heap goes without its lock: it may have memory to give back.
+        drop(self.lock.vacate());
     }
 }
 

@@ -1,93 +1,41 @@
-//! The lock of a heap, which stays when its heap has gone.
+//! A heap behind its lock, and what lies there beside it.
 //!
-//! Main types: [`HeapLock`], [`HeapGuard`]. Neighbours: `cell` has the lock of its heap; `references` lies behind it, too.
+//! Main types: [`HeapLock`], [`HeapGuard`]. Neighbours: `cell` leads to it; `references` are what lies beside the heap.
 //!
-//! A handle that goes frees its block under this lock, and leaves its reference to the heaps there, for the next handle
-//! (`references.rs`). From then on that thread has nothing that keeps the heap alive, and still has to let go of the lock. So the
-//! lock is not the heap's: it is made once, is never given back to the host, and serves another heap when its own has gone.
-//! A process has as many as it ever had heaps at the same time, of about a kilobyte each.
+//! A handle that goes frees its block under this lock, and leaves its reference to the heaps there, for the next handle. From then
+//! on its thread has nothing that keeps the heap alive, and still has to let go of the lock: so that is one which lasts.
 
-use core::any::{Any, TypeId};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
 use concertina_vmm::Driver;
-use concertina_vmm::sync::{Mutex, MutexGuard};
+use concertina_vmm::sync::{LastingGuard, LastingMutex};
 
 use crate::heap::Heap;
 use crate::references::References;
 
-/// Locks without a heap, by their type.
-static VACANT: std::sync::Mutex<BTreeMap<TypeId, Vec<&'static (dyn Any + Send + Sync)>>> =
-    std::sync::Mutex::new(BTreeMap::new());
+/// Why there is a heap behind the lock.
+const OCCUPIED: &str = "the lock is left to another heap when its cell goes, and nothing else leads to it";
 
-/// Whether a vacant lock serves again. Not under a scheduler, whose locks are good for one run.
-const SERVES_AGAIN: bool = cfg!(not(any(shuttle, loom)));
-
-/// Why a lock has a heap.
-const OCCUPIED: &str = "only the cell of a heap leads to its lock";
+/// The lock of a heap.
+pub(crate) type HeapLock<D> = LastingMutex<Locked<D>>;
 
 /// What is behind the lock.
-struct Locked<D: Driver> {
+pub(crate) struct Locked<D: Driver> {
     heap: Heap<D>,
     references: References<D>,
 }
 
-/// The lock of one heap at a time.
-// Two heaps share no cache line: of two threads with a stream each, neither slows the other.
-#[repr(align(128))]
-pub(crate) struct HeapLock<D: Driver>(Mutex<Option<Locked<D>>>);
-
-impl<D: Driver> fmt::Debug for HeapLock<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeapLock").finish_non_exhaustive()
-    }
-}
-
-impl<D: Driver> HeapLock<D> {
-    /// A lock around this heap: a vacant one, or a new one.
-    pub(crate) fn around(heap: Heap<D>) -> &'static Self {
-        let lock = Self::vacant().unwrap_or_else(|| Box::leak(Box::new(Self(Mutex::new(None)))));
+impl<D: Driver> Locked<D> {
+    pub(crate) fn new(heap: Heap<D>) -> Self {
         let references = References::new(heap.key());
-        *lock.0.lock() = Some(Locked { heap, references });
-        lock
-    }
-
-    fn vacant() -> Option<&'static Self> {
-        let mut vacant = VACANT.lock().unwrap_or_else(PoisonError::into_inner);
-        let lock: &'static dyn Any = vacant.get_mut(&TypeId::of::<Self>())?.pop()?;
-        lock.downcast_ref()
-    }
-
-    /// The heap goes. Its cell is the only one that leads here, and goes as well.
-    pub(crate) fn vacate(&'static self) {
-        let locked = self.0.lock().take();
-        if SERVES_AGAIN {
-            let mut vacant = VACANT.lock().unwrap_or_else(PoisonError::into_inner);
-            vacant.entry(TypeId::of::<Self>()).or_default().push(self);
-        }
-        // With no lock held: it may have memory to give back.
-        drop(locked);
-    }
-
-    /// Waits for the lock and takes it.
-    #[inline]
-    pub(crate) fn lock(&'static self) -> HeapGuard<D> {
-        HeapGuard(self.0.lock())
-    }
-
-    /// Takes the lock if nobody has it.
-    #[inline]
-    pub(crate) fn try_lock(&'static self) -> Option<HeapGuard<D>> {
-        self.0.try_lock().map(HeapGuard)
+        Self { heap, references }
     }
 }
 
 /// A heap whose lock the holder has.
 #[must_use = "dropping it lets go of the heap"]
-pub struct HeapGuard<D: Driver>(MutexGuard<'static, Option<Locked<D>>>);
+pub struct HeapGuard<D: Driver>(LastingGuard<Locked<D>>);
 
 impl<D: Driver> fmt::Debug for HeapGuard<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,10 +44,23 @@ impl<D: Driver> fmt::Debug for HeapGuard<D> {
 }
 
 impl<D: Driver> HeapGuard<D> {
-    /// The heap, and the references for handles of its blocks. Never `None`.
+    /// Waits for the lock and takes it.
+    #[inline]
+    pub(crate) fn lock(lock: &'static HeapLock<D>) -> Self {
+        Self(lock.lock())
+    }
+
+    /// Takes the lock if nobody has it.
+    #[inline]
+    pub(crate) fn try_lock(lock: &'static HeapLock<D>) -> Option<Self> {
+        lock.try_lock().map(Self)
+    }
+
+    /// The heap, and the references for handles of its blocks: there, as with the heap alone. The way of a hit looks, where
+    /// anything that may panic would cost.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> Option<(&mut Heap<D>, &mut References<D>)> {
-        self.0.as_mut().map(|Locked { heap, references }| (heap, references))
+        self.0.value_mut().map(|Locked { heap, references }| (heap, references))
     }
 }
 
@@ -108,13 +69,13 @@ impl<D: Driver> Deref for HeapGuard<D> {
 
     #[inline]
     fn deref(&self) -> &Heap<D> {
-        &self.0.as_ref().expect(OCCUPIED).heap
+        &self.0.value().expect(OCCUPIED).heap
     }
 }
 
 impl<D: Driver> DerefMut for HeapGuard<D> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Heap<D> {
-        &mut self.0.as_mut().expect(OCCUPIED).heap
+        &mut self.0.value_mut().expect(OCCUPIED).heap
     }
 }

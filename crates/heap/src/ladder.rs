@@ -29,7 +29,7 @@ use crate::heaps::Heaps;
 use crate::out_of_memory::{OutOfMemory, Verdict};
 use crate::plan::{Others, Plan, Rules};
 use crate::policy::HostWait;
-use crate::references::References;
+use crate::references::Take;
 use crate::step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 
 /// Most times that a refused request is tried again because work has ended since. Once nearly always does: what is
@@ -77,7 +77,7 @@ impl<D: Driver> Heaps<D> {
     /// Out of memory with a report, or a failed driver call. Either way all live blocks are as they were, every frame
     /// and mapping is where it is counted, and the same request may be made again.
     pub fn allocate(&self, cell: &Arc<HeapCell<D>>, request: &Request) -> Result<Granted, AllocateError> {
-        let hit = cell.hit_entered(cell.lock(), request, References::take_none);
+        let hit = cell.hit_entered(cell.lock(), request, Take::None);
         hit.map_or_else(|| self.allocate_missed(cell, request), |(granted, _)| Ok(granted))
     }
 

@@ -1,10 +1,10 @@
 //! References to a stream's heaps that handles have left, for handles to come.
 //!
-//! Main type: [`References`]. Neighbours: `heap_lock` has them beside the heap; `stream_heaps` is what they refer to.
+//! Main types: [`References`], [`Take`]. Neighbours: `heap_lock` has them beside the heap; `stream_heaps` is what they refer to.
 //!
 //! Each handle of a block owns a reference to what it frees the block in. To count one up and down again takes two atomic
-//! operations, a third of the time of a hit. A free has the heap's lock anyway: so the handle that goes leaves its reference
-//! behind that lock, and the next one that comes finds it there. Nothing is counted while blocks come and go.
+//! operations. A free has the heap's lock anyway: so the handle that goes leaves its reference behind that lock, and the
+//! next one that comes finds it there. Nothing is counted while blocks come and go.
 //!
 //! What lies here keeps the heap that it lies in. That circle is broken when the stream retires: then all of them go, and none
 //! is kept from there on.
@@ -17,12 +17,21 @@ use concertina_vmm::sync::{Arc, CACHE_LINES_BYTES};
 use crate::heap::{DEFAULT_POOL, HeapKey};
 use crate::stream_heaps::StreamHeaps;
 
-/// Most references that are kept: 8 KiB. A program frees so many blocks in a row, and then allocates as many, with nothing
-/// counted.
+/// Most references that are kept: 8 KiB. A program that frees so many blocks in a row, and then allocates as many, counts
+/// nothing.
 const MOST: usize = 1024;
 
+/// Whether the owner of a block takes a reference with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// Yes, if there is one: a handle that owns it.
+    One,
+    /// No: it has the block without a handle, or borrows the heaps.
+    None,
+}
+
 /// References to the stream's heaps of a heap, to be had under its lock.
-pub struct References<D: Driver> {
+pub(crate) struct References<D: Driver> {
     kept: Vec<Arc<StreamHeaps<D>>>,
     // 0 where nobody would break the circle, or somebody has.
     most: usize,
@@ -40,16 +49,13 @@ impl<D: Driver> References<D> {
         Self { kept: Vec::new(), most: if key.pool == DEFAULT_POOL { MOST } else { 0 } }
     }
 
-    /// Takes one, if there is one: for a block with a handle.
-    #[inline]
-    pub fn take(&mut self) -> Option<Arc<StreamHeaps<D>>> {
-        self.kept.pop()
-    }
-
-    /// Takes none: for a block without a handle that owns one.
-    #[inline]
-    pub fn take_none(&mut self) -> Option<Arc<StreamHeaps<D>>> {
-        None
+    /// Takes one, if there is one and it is wanted.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, take: Take) -> Option<Arc<StreamHeaps<D>>> {
+        match take {
+            Take::One => self.kept.pop(),
+            Take::None => None,
+        }
     }
 
     /// Whether there is room for one more.
@@ -64,7 +70,7 @@ impl<D: Driver> References<D> {
         self.kept.push(reference);
     }
 
-    /// Sees to it that there is room for one more, up to a limit. Returns whether there is.
+    /// Sees to it that there is room for one more, if more are kept. Returns whether there is.
     #[inline]
     pub(crate) fn make_room(&mut self) -> bool {
         self.has_room() || self.grow()

@@ -13,7 +13,7 @@ use crate::error::FreeError;
 use crate::heap::Granted;
 use crate::heap_lock::{HeapGuard, HeapLock};
 use crate::heaps::Heaps;
-use crate::references::References;
+use crate::references::Take;
 use crate::step::{Kind, Request};
 
 /// A handle's reference to what its block is to be freed in, and the heap, entered if that did not take a wait.
@@ -80,8 +80,8 @@ impl<D: Driver> StreamHeaps<D> {
     }
 
     /// Serves a request that is the last one of its heap once more: same size, and its block was freed with nothing in between.
-    /// Else the heap is entered, and the caller goes on with [`HeapCell::hit_entered`]. `take` is called on a hit, for the
-    /// reference of the block's handle.
+    /// Else the heap is entered, and the caller goes on with [`HeapCell::hit_entered`]. Returns the block with a reference for its
+    /// handle, if one is wanted and there is one.
     ///
     /// # Errors
     /// The heap, entered.
@@ -89,15 +89,15 @@ impl<D: Driver> StreamHeaps<D> {
     pub fn hit_again(
         &self,
         request: &Request,
-        take: impl FnOnce(&mut References<D>) -> Option<Arc<StreamHeaps<D>>>,
+        take: Take,
     ) -> Result<(Granted, Option<Arc<Self>>), HeapGuard<D>> {
         let kind = request.kind();
-        let mut entered = self.locks[kind as usize].lock();
+        let mut entered = HeapGuard::lock(self.locks[kind as usize]);
         // Nothing on this way may panic: a guard that has to be dropped then would lie in memory, and not in registers.
         if let Some((heap, references)) = entered.parts()
             && let Some(granted) = self.cell(kind).hit_again_in_entered(heap, request)
         {
-            return Ok((granted, take(references)));
+            return Ok((granted, references.take(take)));
         }
         Err(entered)
     }
@@ -110,7 +110,7 @@ impl<D: Driver> StreamHeaps<D> {
     #[inline(always)]
     pub fn keep(&self, freeing: Freeing) -> Result<(), Option<HeapGuard<D>>> {
         let kind = Kind::of(freeing.bytes);
-        let Some(mut entered) = self.locks[kind as usize].try_lock() else { return Err(None) };
+        let Some(mut entered) = HeapGuard::try_lock(self.locks[kind as usize]) else { return Err(None) };
         if let Some((heap, _)) = entered.parts()
             && self.cell(kind).keep_in_entered(heap, freeing)
         {
@@ -128,7 +128,7 @@ impl<D: Driver> StreamHeaps<D> {
     pub fn keep_and_leave(self: Arc<Self>, freeing: Freeing) -> Result<(), Unkept<D>> {
         let kind = Kind::of(freeing.bytes);
         let cell = self.cell(kind);
-        let Some(mut entered) = self.locks[kind as usize].try_lock() else { return Err((self, None)) };
+        let Some(mut entered) = HeapGuard::try_lock(self.locks[kind as usize]) else { return Err((self, None)) };
         if let Some((heap, references)) = entered.parts()
             && references.has_room()
             && cell.keep_in_entered(heap, freeing)

@@ -1,6 +1,6 @@
 //! The locks and atomics of the library, in one place, so that a test can put them under a scheduler.
 //!
-//! Main types: [`Mutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
+//! Main types: [`Mutex`], [`LastingMutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
 //! Plain builds use `std`, and a lock of their own (`mutex.rs`); with `--cfg shuttle` the same names come from `shuttle`, which runs a test under many
 //! random schedules, and with `--cfg loom` from `loom`, which runs a small one under all of them
 //! (`cargo xtask test` does all three).
@@ -27,6 +27,9 @@ pub use std::sync::Arc;
 mod mutex;
 #[cfg(not(any(loom, shuttle)))]
 pub use mutex::{Mutex, MutexGuard};
+
+mod lasting;
+pub use lasting::{LastingGuard, LastingMutex};
 
 /// Bytes of two cache lines, which processors fetch together: what two threads write should be this far apart, or they
 /// slow one another though they share nothing. A small buffer whose begin is in use all the time is made this large; a

@@ -166,7 +166,7 @@ impl BlockTable {
     }
 
     /// Cuts the block after `steps`; the rest becomes a block of its own, in the same state. Returns the rest.
-    #[inline]
+    #[inline(always)]
     pub fn split(&mut self, number: u32, steps: u32) -> u32 {
         let whole = self.blocks[number as usize];
         debug_assert!(steps > 0 && steps < whole.steps, "a split leaves two parts");

@@ -134,31 +134,40 @@ impl BlockTable {
         Some(self.blocks[number as usize].next).filter(|&next| next != NONE)
     }
 
+    /// A number for a new block. What else is in it is the caller's to write, but for the generation.
     #[inline]
-    fn insert(&mut self, block: Block) -> u32 {
-        match self.vacant.pop() {
-            Some(number) => {
-                let generation = self.blocks[number as usize].generation;
-                self.blocks[number as usize] = Block { generation, ..block };
-                number
-            }
-            None => {
-                let number = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks in a heap");
-                if self.blocks.capacity() == 0 {
-                    self.blocks.reserve(16);
-                    self.vacant.reserve(CACHE_LINES_BYTES / size_of::<u32>());
-                }
-                self.blocks.push(block);
-                number
-            }
+    fn take_number(&mut self) -> u32 {
+        self.vacant.pop().unwrap_or_else(|| self.add_number())
+    }
+
+    #[cold]
+    fn add_number(&mut self) -> u32 {
+        let number = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks in a heap");
+        if self.blocks.capacity() == 0 {
+            self.blocks.reserve(16);
+            self.vacant.reserve(CACHE_LINES_BYTES / size_of::<u32>());
         }
+        let vacant = BlockState::Vacant as u64;
+        let (arena, start, steps, generation) = (0, 0, 0, 0);
+        self.blocks.push(Block {
+            arena,
+            start,
+            steps,
+            generation,
+            prev: NONE,
+            next: NONE,
+            state_and_bytes: vacant,
+        });
+        number
     }
 
     /// A new block behind `last`, the arena's last block so far ([`NONE`] if it has none).
     pub(crate) fn append(&mut self, arena: u32, last: u32, start: u32, steps: u32, state: BlockState) -> u32 {
+        let number = self.take_number();
+        let generation = self.blocks[number as usize].generation;
         let state_and_bytes = state as u64;
-        let block = Block { arena, start, steps, generation: 0, prev: last, next: NONE, state_and_bytes };
-        let number = self.insert(block);
+        self.blocks[number as usize] =
+            Block { arena, start, steps, generation, prev: last, next: NONE, state_and_bytes };
         if last != NONE {
             self.blocks[last as usize].next = number;
         }
@@ -166,24 +175,24 @@ impl BlockTable {
     }
 
     /// Cuts the block after `steps`; the rest becomes a block of its own, in the same state. Returns the rest.
-    #[inline]
+    #[inline(always)]
     pub fn split(&mut self, number: u32, steps: u32) -> u32 {
-        let whole = self.blocks[number as usize];
+        let rest = self.take_number();
+        let first = &mut self.blocks[number as usize];
+        let whole = *first;
         debug_assert!(steps > 0 && steps < whole.steps, "a split leaves two parts");
-        let rest = self.insert(Block {
-            start: whole.start + steps,
-            steps: whole.steps - steps,
-            prev: number,
-            generation: 0,
-            state_and_bytes: whole.state_and_bytes % (1 << STATE_BITS),
-            ..whole
-        });
+        first.steps = steps;
+        first.next = rest;
+        let block = &mut self.blocks[rest as usize];
+        block.arena = whole.arena;
+        block.start = whole.start + steps;
+        block.steps = whole.steps - steps;
+        block.prev = number;
+        block.next = whole.next;
+        block.state_and_bytes = whole.state_and_bytes % (1 << STATE_BITS);
         if whole.next != NONE {
             self.blocks[whole.next as usize].prev = rest;
         }
-        let first = &mut self.blocks[number as usize];
-        first.steps = steps;
-        first.next = rest;
         rest
     }
 

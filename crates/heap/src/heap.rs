@@ -228,7 +228,11 @@ impl<D: Driver> Heap<D> {
     fn take_found(&mut self, found: Found, steps: u32) -> u32 {
         let (hole, block) = (found.hole, found.hole.block());
         if hole.steps() > steps {
-            let rest = self.split(block, steps);
+            let rest = self.blocks.split(block, steps);
+            let last = &mut self.arenas[hole.arena() as usize].last;
+            if *last == block {
+                *last = rest;
+            }
             let rest = Hole::new(hole.steps() - steps, hole.arena(), hole.start() + steps, rest);
             self.holes.replace_at(found, rest);
         } else {
@@ -473,13 +477,12 @@ impl<D: Driver> Heap<D> {
             hole = Hole::new(before.steps() + hole.steps(), arena, before.start(), before.block());
             self.blocks.absorb_next(before.block());
         }
-        match (before, behind) {
-            (None, None) => self.holes.insert(hole),
-            (Some(old), None) | (None, Some(old)) => self.holes.replace(old, hole),
-            (Some(old), Some(other)) => {
-                self.holes.remove(other);
-                self.holes.replace(old, hole);
-            }
+        if let (Some(_), Some(behind)) = (before, behind) {
+            self.holes.remove(behind);
+        }
+        match before.or(behind) {
+            Some(old) => self.holes.replace(old, hole),
+            None => self.holes.insert(hole),
         }
 
         let shift = self.page_shift;

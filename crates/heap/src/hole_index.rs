@@ -175,7 +175,7 @@ impl HoleIndex {
     }
 
     /// Puts a hole in the place of the one that [`HoleIndex::best`] found just now.
-    #[inline]
+    #[inline(always)]
     pub fn replace_at(&mut self, found: Found, new: Hole) {
         self.take(found);
         self.insert_in(class_of(new.steps()), new);

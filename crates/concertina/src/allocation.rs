@@ -129,10 +129,10 @@ impl<D: Driver> Allocation<D> {
 impl<D: Driver> Drop for Allocation<D> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(heaps) = self.heaps.take() {
-            if let Err((heaps, entered)) = heaps.keep_and_leave(self.freeing()) {
-                self.free_entered(heaps, entered);
-            }
+        if let Some(heaps) = self.heaps.take()
+            && let Err((heaps, entered)) = heaps.keep_and_leave(self.freeing())
+        {
+            self.free_entered(heaps, entered);
         }
     }
 }

@@ -186,12 +186,8 @@ impl<D: Driver> Allocator<D> {
         let Config { name, settings, .. } = config;
         let heaps = Heaps::new(device, settings)?;
         tracing::debug!(name, settings = ?heaps.settings(), "allocator made");
-        let shared = Shared {
-            instance: heaps.instance(),
-            name,
-            heaps: Arc::new(heaps),
-            streams: StreamTable::new(),
-        };
+        let shared =
+            Shared { instance: heaps.instance(), name, heaps: Arc::new(heaps), streams: StreamTable::new() };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -106,7 +106,6 @@ impl<D: Driver> StreamCore<D> {
         }
         Ok(self.heaps.free(raw.freeing())?)
     }
-
 }
 
 #[inline(always)]

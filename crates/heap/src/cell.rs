@@ -17,8 +17,8 @@ use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 use crate::heap_lock::{HeapGuard, HeapLock, Locked};
 use crate::live::LiveCount;
 use crate::references::Take;
-use crate::stream_heaps::StreamHeaps;
 use crate::step::{Kind, Request};
+use crate::stream_heaps::StreamHeaps;
 
 /// A block to be freed, as its handle knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +212,11 @@ impl<D: Driver> HeapCell<D> {
 
     /// As [`HeapCell::keep`] in the heap, entered. Returns whether it was that block.
     #[inline(always)]
-    pub(crate) fn keep_in_entered(&self, heap: &mut Heap<D>, Freeing { block, generation, .. }: Freeing) -> bool {
+    pub(crate) fn keep_in_entered(
+        &self,
+        heap: &mut Heap<D>,
+        Freeing { block, generation, .. }: Freeing,
+    ) -> bool {
         // A heap with a last hit does not retire: whoever retires it forgets that.
         self.queue.is_empty() && heap.keep_last_hit(block, generation, self.clock.now().tick)
     }

@@ -159,9 +159,9 @@ impl<D: Driver> Heaps<D> {
     ///
     /// Takes the heap's lock and gives it back; in between it may be let go of. A shortage is no error: the claim keeps
     /// what was gathered.
-    pub(crate) fn gather<'a>(
+    pub(crate) fn gather(
         &self,
-        cell: &'a HeapCell<D>,
+        cell: &HeapCell<D>,
         mut heap: HeapGuard<D>,
         request: &Request,
         claim: &mut Claim<D>,
@@ -193,9 +193,9 @@ impl<D: Driver> Heaps<D> {
         wished.min(self.store.expected_most_bytes())
     }
 
-    fn steal_or_create<'a>(
+    fn steal_or_create(
         &self,
-        cell: &'a HeapCell<D>,
+        cell: &HeapCell<D>,
         mut heap: HeapGuard<D>,
         claim: &mut Claim<D>,
     ) -> (HeapGuard<D>, Result<Option<Shortage>, DriverError>) {

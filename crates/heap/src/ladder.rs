@@ -185,9 +185,9 @@ impl<D: Driver> Heaps<D> {
     }
 
     /// Backs the pages of a plan. `hand_out` makes of the claimed block what was asked for.
-    pub(crate) fn carry_out<'a>(
+    pub(crate) fn carry_out(
         &self,
-        cell: &'a HeapCell<D>,
+        cell: &HeapCell<D>,
         mut heap: HeapGuard<D>,
         plan: Plan,
         request: &Request,

@@ -128,7 +128,9 @@ impl<D: Driver> StreamHeaps<D> {
     pub fn keep_and_leave(self: Arc<Self>, freeing: Freeing) -> Result<(), Unkept<D>> {
         let kind = Kind::of(freeing.bytes);
         let cell = self.cell(kind);
-        let Some(mut entered) = HeapGuard::try_lock(self.locks[kind as usize]) else { return Err((self, None)) };
+        let Some(mut entered) = HeapGuard::try_lock(self.locks[kind as usize]) else {
+            return Err((self, None));
+        };
         if let Some((heap, references)) = entered.parts()
             && references.has_room()
             && cell.keep_in_entered(heap, freeing)

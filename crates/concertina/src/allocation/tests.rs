@@ -55,7 +55,11 @@ fn handles_that_come_find_the_references_of_those_that_went() {
         assert_eq!(references.strong_count(), at_first + kept, "left behind");
         for live in [1, 2, 5, 3] {
             let blocks = handles(&allocator, &stream, bytes, live);
-            assert_eq!(references.strong_count(), at_first + kept, "{live} of {bytes} bytes take what was left");
+            assert_eq!(
+                references.strong_count(),
+                at_first + kept,
+                "{live} of {bytes} bytes take what was left"
+            );
             drop(blocks);
         }
         // A sixth one is counted.
@@ -99,7 +103,8 @@ fn so_many_references_are_kept_and_no_more() {
 fn a_retired_stream_keeps_no_references_and_its_handles_keep_theirs() {
     let (device, allocator, stream) = on_a_stream();
     let references = heaps_of(&stream);
-    let mut live: Vec<_> = SIZES.into_iter().flat_map(|bytes| handles(&allocator, &stream, bytes, 3)).collect();
+    let mut live: Vec<_> =
+        SIZES.into_iter().flat_map(|bytes| handles(&allocator, &stream, bytes, 3)).collect();
     SIZES.into_iter().for_each(|bytes| drop(handles(&allocator, &stream, bytes, 4)));
     drop(stream);
     drop(allocator);

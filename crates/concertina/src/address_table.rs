@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::alloc::{Layout, handle_alloc_error};
 use std::sync::OnceLock;
 
+use concertina_heap::BlockId;
 use concertina_heap::STEP_BYTES;
 use concertina_vmm::Address;
 use zerocopy::FromZeros;
@@ -46,27 +47,12 @@ type LargeLeaf = [LargeSlot; 1 << (LEAF_BITS - LARGE_BITS)];
 /// What a free needs to know of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its number in its heap: any but the largest.
-    pub(crate) block: u32,
-    /// Which use of the number it is.
-    pub(crate) generation: u32,
+    /// Its name in its heap.
+    pub(crate) id: BlockId,
     /// The number of its stream.
     pub(crate) stream: u32,
     /// Bytes as asked.
     pub(crate) bytes: u64,
-}
-
-impl Entry {
-    /// Never 0.
-    #[inline]
-    fn word(self) -> u64 {
-        (u64::from(self.block) + 1) | u64::from(self.generation) << 32
-    }
-
-    #[inline]
-    fn new(word: u64, stream: u32, bytes: u64) -> Self {
-        Self { block: (word as u32).wrapping_sub(1), generation: (word >> 32) as u32, stream, bytes }
-    }
 }
 
 /// Both leaves of the same addresses, once a block was there.
@@ -113,7 +99,7 @@ impl AddressTable {
             at.store(address.get(), Ordering::Release);
             word
         };
-        word.store(entry.word(), Ordering::Release);
+        word.store(entry.id.word(), Ordering::Release);
         true
     }
 
@@ -124,26 +110,25 @@ impl AddressTable {
         if let Some(leaf) = root.large.get() {
             let [word, stream, bytes, at] = &leaf[large_slot(address)];
             // Acquired is the rest of the slot.
-            let which = word.load(Ordering::Acquire);
-            if which != 0 && at.load(Ordering::Acquire) == address.get() {
+            let which = BlockId::from_word(word.load(Ordering::Acquire));
+            if let Some(id) = which
+                && at.load(Ordering::Acquire) == address.get()
+            {
                 let stream = stream.load(Ordering::Acquire) as u32;
-                return Some((Entry::new(which, stream, bytes.load(Ordering::Acquire)), word));
+                return Some((Entry { id, stream, bytes: bytes.load(Ordering::Acquire) }, word));
             }
         }
         let [word, rest] = &root.small.get()?[small_slot(address)];
-        let which = word.load(Ordering::Acquire);
-        if which == 0 {
-            return None;
-        }
+        let id = BlockId::from_word(word.load(Ordering::Acquire))?;
         let rest = rest.load(Ordering::Acquire);
-        Some((Entry::new(which, (rest >> 32) as u32, rest & u64::from(u32::MAX)), word))
+        Some((Entry { id, stream: (rest >> 32) as u32, bytes: rest & u64::from(u32::MAX) }, word))
     }
 
     /// The block at an address; `None` if there is none, or another thread takes it meanwhile.
     pub(crate) fn find(&self, address: Address) -> Option<Entry> {
         let (entry, word) = self.look(address)?;
         // What was read in between is of this block if the word is still the same.
-        (word.load(Ordering::Relaxed) == entry.word()).then_some(entry)
+        (word.load(Ordering::Relaxed) == entry.id.word()).then_some(entry)
     }
 
     /// Takes the block at an address; `None` if there is none. Of two that try at once one gets it.
@@ -151,7 +136,7 @@ impl AddressTable {
     pub(crate) fn take(&self, address: Address) -> Option<Entry> {
         let (entry, word) = self.look(address)?;
         // All that the table tells of the block was acquired with its word, above; what comes next hangs on the outcome.
-        let taken = word.compare_exchange(entry.word(), 0, Ordering::Relaxed, Ordering::Relaxed);
+        let taken = word.compare_exchange(entry.id.word(), 0, Ordering::Relaxed, Ordering::Relaxed);
         taken.is_ok().then_some(entry)
     }
 

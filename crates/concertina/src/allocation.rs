@@ -96,8 +96,7 @@ impl<D: Driver> Allocation<D> {
 
     #[inline(always)]
     fn freeing(&self) -> Freeing {
-        let Granted { block, generation, .. } = self.granted;
-        Freeing { block, generation, bytes: self.layout.bytes() }
+        Freeing { id: self.granted.id, bytes: self.layout.bytes() }
     }
 
     // Apart from the way of a drop, which is short.
@@ -107,9 +106,8 @@ impl<D: Driver> Allocation<D> {
     }
 
     fn record(&self, clock: &StreamClock) -> Result<(), FreeError> {
-        let Granted { block, generation, .. } = self.granted;
         let cell = self.heaps().cell(Kind::of(self.bytes()));
-        self.heaps().heaps().record_stream(cell, block, generation, clock)
+        self.heaps().heaps().record_stream(cell, self.granted.id, clock)
     }
 
     /// The same for a stream of the same allocator, by its clock.
@@ -191,8 +189,7 @@ impl RawAllocation {
 
     #[inline(always)]
     pub(crate) fn freeing(&self) -> Freeing {
-        let Granted { block, generation, .. } = self.granted;
-        Freeing { block, generation, bytes: self.layout.bytes() }
+        Freeing { id: self.granted.id, bytes: self.layout.bytes() }
     }
 }
 

@@ -6,7 +6,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use concertina_heap::{FreeError, Freeing, Granted, Growth, HeapCell, HeapGuard, Heaps, Stats, Trimmed};
+use concertina_heap::{FreeError, Freeing, Growth, HeapCell, HeapGuard, Heaps, Stats, Trimmed};
 use concertina_vmm::sync::MutexGuard;
 use concertina_vmm::{CrossStream, Device, Driver, SegmentKind, StreamClock};
 
@@ -69,8 +69,7 @@ impl<D: Driver> Shared<D> {
 
     /// The same for a stream of this allocator, by its clock.
     pub(crate) fn record(&self, raw: RawAllocation, clock: &StreamClock) -> Result<(), FreeError> {
-        let Granted { block, generation, .. } = raw.granted;
-        self.heaps.record_stream(&*self.cell_of(raw)?, block, generation, clock)
+        self.heaps.record_stream(&*self.cell_of(raw)?, raw.granted.id, clock)
     }
 
     #[inline]
@@ -132,9 +131,8 @@ impl<D: Driver> Shared<D> {
     /// The heap of a raw block in the registry: of any pool, and of streams that have retired.
     #[cold]
     fn registered(&self, raw: RawAllocation) -> Result<Arc<HeapCell<D>>, FreeError> {
-        let Granted { block, generation, .. } = raw.granted;
         let is_own = raw.allocator == self.instance;
-        is_own.then(|| self.heaps.find(raw.key)).flatten().ok_or(FreeError::NotLive { block, generation })
+        is_own.then(|| self.heaps.find(raw.key)).flatten().ok_or_else(|| FreeError::not_live(raw.granted.id))
     }
 }
 

@@ -82,9 +82,9 @@ impl<D: Driver> ByAddress<D> {
         let core = self.shared.core_of(stream)?;
         let own = |granted, _| Placed { granted, heaps: None };
         let placed = core.allocate_as(layout, Take::None, own, |placed| placed)?;
-        let Granted { block, generation, address } = placed.granted;
+        let Granted { id, address } = placed.granted;
         let stream = core.clock().stream();
-        let entry = Entry { block, generation, stream: stream.get(), bytes: layout.bytes() };
+        let entry = Entry { id, stream: stream.get(), bytes: layout.bytes() };
         let home = self.homes.get(stream.index()).filter(|_| placed.heaps.is_none());
         let is_home = home.map(|home| home.get_or_init(|| Arc::clone(&core.heaps))).is_some();
         if !is_home || !self.table.insert(address, entry) {
@@ -104,8 +104,8 @@ impl<D: Driver> ByAddress<D> {
     pub fn free(&self, address: Address) -> Result<(), Error> {
         let Some(entry) = self.table.take(address) else { return self.free_elsewhere(address) };
         let Some(heaps) = self.home(entry) else { return Err(Error::NoBlockAt { address }) };
-        let Entry { block, generation, bytes, .. } = entry;
-        Ok(heaps.free(Freeing { block, generation, bytes })?)
+        let Entry { id, bytes, .. } = entry;
+        Ok(heaps.free(Freeing { id, bytes })?)
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.
@@ -154,6 +154,6 @@ impl<D: Driver> ByAddress<D> {
 /// A block of the default pool as it was handed out. Its alignment is not asked again.
 #[inline]
 fn raw<D: Driver>(heaps: &StreamHeaps<D>, address: Address, entry: Entry) -> RawAllocation {
-    let Entry { block, generation, bytes, .. } = entry;
-    RawAllocation::new(heaps, Granted { block, generation, address }, Layout::new(bytes))
+    let Entry { id, bytes, .. } = entry;
+    RawAllocation::new(heaps, Granted { id, address }, Layout::new(bytes))
 }

@@ -64,8 +64,7 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
 
     #[inline(always)]
     fn freeing(&self) -> Freeing {
-        let Granted { block, generation, .. } = self.granted;
-        Freeing { block, generation, bytes: self.layout.bytes() }
+        Freeing { id: self.granted.id, bytes: self.layout.bytes() }
     }
 
     // Apart from the way of a drop, which is short.

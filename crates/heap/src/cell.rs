@@ -11,6 +11,7 @@
 use concertina_vmm::sync::{Arc, AtomicBool, AtomicU64, Ordering, Queue, fence};
 use concertina_vmm::{Driver, Fences, StreamClock, Use};
 
+use crate::block_id::BlockId;
 use crate::error::FreeError;
 use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
@@ -23,10 +24,8 @@ use crate::stream_heaps::StreamHeaps;
 /// A block to be freed, as its handle knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freeing {
-    /// Its number in the heap.
-    pub block: u32,
-    /// Which use of the number it is.
-    pub generation: u32,
+    /// Its name in the heap.
+    pub id: BlockId,
     /// Bytes as asked.
     pub bytes: u64,
 }
@@ -182,15 +181,15 @@ impl<D: Driver> HeapCell<D> {
         tick: u64,
         stamp: impl Fn(Use) -> Use,
     ) -> Result<(), FreeError> {
-        let Freeing { block, generation, .. } = freeing;
+        let id = freeing.id;
         if !heap.has_recorded() {
-            return heap.free(block, generation, tick, |_| true);
+            return heap.free(id, tick, |_| true);
         }
-        for use_ in heap.recorded_mut(block, generation).into_iter().flatten() {
+        for use_ in heap.recorded_mut(id).into_iter().flatten() {
             *use_ = stamp(*use_);
             see(&self.fences, *use_);
         }
-        let freed = heap.free(block, generation, tick, |use_| self.fences.is_done(use_));
+        let freed = heap.free(id, tick, |use_| self.fences.is_done(use_));
         self.note_recorded(heap);
         freed
     }
@@ -212,13 +211,9 @@ impl<D: Driver> HeapCell<D> {
 
     /// As [`HeapCell::keep`] in the heap, entered. Returns whether it was that block.
     #[inline(always)]
-    pub(crate) fn keep_in_entered(
-        &self,
-        heap: &mut Heap<D>,
-        Freeing { block, generation, .. }: Freeing,
-    ) -> bool {
+    pub(crate) fn keep_in_entered(&self, heap: &mut Heap<D>, freeing: Freeing) -> bool {
         // A heap with a last hit does not retire: whoever retires it forgets that.
-        self.queue.is_empty() && heap.keep_last_hit(block, generation, self.clock.now().tick)
+        self.queue.is_empty() && heap.keep_last_hit(freeing.id, self.clock.now().tick)
     }
 
     /// Frees a block, or queues the free if another thread has the lock. Returns whether it was the last block of a
@@ -257,9 +252,9 @@ impl<D: Driver> HeapCell<D> {
     }
 
     /// Notes that work on another stream uses a live block up to `use_`.
-    pub(crate) fn record(&self, block: u32, generation: u32, use_: Use) -> Result<(), FreeError> {
+    pub(crate) fn record(&self, id: BlockId, use_: Use) -> Result<(), FreeError> {
         let mut heap = self.lock();
-        heap.record(block, generation, use_)?;
+        heap.record(id, use_)?;
         self.note_recorded(&heap);
         Ok(())
     }

@@ -4,6 +4,7 @@
 
 use concertina_vmm::{DriverError, StreamId};
 
+use crate::block_id::BlockId;
 use crate::out_of_memory::OutOfMemory;
 
 /// A request that no device could satisfy: fix the call.
@@ -150,4 +151,11 @@ pub enum FreeError {
         /// The generation that the caller knew.
         generation: u32,
     },
+}
+
+impl FreeError {
+    /// No live block has this id.
+    pub fn not_live(id: BlockId) -> Self {
+        Self::NotLive { block: id.number(), generation: id.generation() }
+    }
 }

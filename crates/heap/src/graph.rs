@@ -167,8 +167,7 @@ impl<D: Driver> Heaps<D> {
         let cell = self.graph_heap(pool, clock);
         let granted = self.allocate(&cell, &request)?;
         // It is live: it was granted just now.
-        let Granted { block, generation, .. } = granted;
-        let _ = self.free(&cell, Freeing { block, generation, bytes });
+        let _ = self.free(&cell, Freeing { id: granted.id, bytes });
         Ok(())
     }
 

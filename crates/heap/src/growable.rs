@@ -186,7 +186,7 @@ impl<D: Driver> Heaps<D> {
         };
         for use_ in std::mem::take(&mut growable.recorded) {
             // It is live: it was granted just now.
-            let _ = heap.record(granted.block, granted.generation, use_);
+            let _ = heap.record(granted.id, use_);
         }
         drop(heap);
         (growable.block, growable.bytes) = (Some(granted), bytes);
@@ -262,7 +262,7 @@ impl<D: Driver> Heaps<D> {
         let home = growable.stream();
         let mut heap = growable.cell.lock();
         self.bring_recorded_up(&mut heap, block);
-        let recorded = heap.recorded(block.block);
+        let recorded = heap.recorded(block.id.number());
         let mut waited_for = recorded.clone();
         merge(&mut waited_for, uses);
         merge(&mut waited_for, &growable.left_in_step);
@@ -283,7 +283,7 @@ impl<D: Driver> Heaps<D> {
     pub fn record_growable(&self, growable: &mut Growable<D>, clock: &StreamClock) -> Result<(), FreeError> {
         let now = clock.now();
         match growable.block {
-            Some(Granted { block, generation, .. }) => growable.cell.record(block, generation, now),
+            Some(granted) => growable.cell.record(granted.id, now),
             None if now.stream == growable.stream() => Ok(()),
             None => {
                 merge(&mut growable.recorded, &[now]);

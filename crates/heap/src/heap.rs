@@ -26,6 +26,7 @@ use self::last_hit::LastHit;
 use self::pending::{PendingBlock, PendingBlocks};
 use crate::bins::{BIN_STEPS, Bins};
 use crate::block::{Block, BlockState, BlockTable, NONE};
+use crate::block_id::BlockId;
 use crate::error::FreeError;
 use crate::hole_index::{Found, Hole, HoleIndex};
 use crate::idle::{ArenaIdle, IdlePages};
@@ -50,10 +51,8 @@ pub struct HeapKey {
 /// A block as it is handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granted {
-    /// Its number in the heap.
-    pub block: u32,
-    /// Which use of the number this is.
-    pub generation: u32,
+    /// Its name in the heap.
+    pub id: BlockId,
     /// Its first address.
     pub address: Address,
 }
@@ -355,7 +354,7 @@ impl<D: Driver> Heap<D> {
         let (arena, start, generation) = (block.arena, block.start, block.generation);
         self.live_blocks += 1;
         self.live.add(request.bytes);
-        Granted { block: number, generation, address: self.address(arena, start) }
+        Granted { id: BlockId::new(number, generation), address: self.address(arena, start) }
     }
 
     /// Adds a segment for more blocks.
@@ -369,20 +368,20 @@ impl<D: Driver> Heap<D> {
     }
 
     #[inline]
-    fn check_live(&self, number: u32, generation: u32) -> Result<(), FreeError> {
-        match self.blocks.find(number) {
-            Some(block) if block.is(BlockState::Live) && block.generation == generation => Ok(()),
-            _ => Err(FreeError::NotLive { block: number, generation }),
+    fn check_live(&self, id: BlockId) -> Result<(), FreeError> {
+        match self.blocks.find(id.number()) {
+            Some(block) if block.is(BlockState::Live) && block.generation == id.generation() => Ok(()),
+            _ => Err(FreeError::not_live(id)),
         }
     }
 
     /// Notes that work on another stream uses a live block up to `use_`.
-    pub(crate) fn record(&mut self, number: u32, generation: u32, use_: Use) -> Result<(), FreeError> {
-        self.check_live(number, generation)?;
+    pub(crate) fn record(&mut self, id: BlockId, use_: Use) -> Result<(), FreeError> {
+        self.check_live(id)?;
         if use_.stream == self.key.stream {
             return Ok(());
         }
-        let uses = self.recorded.entry(number).or_default();
+        let uses = self.recorded.entry(id.number()).or_default();
         match uses.iter_mut().find(|known| known.stream == use_.stream) {
             Some(known) => known.tick = known.tick.max(use_.tick),
             None => uses.push(use_),
@@ -391,9 +390,9 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Uses of a live block on other streams.
-    pub(crate) fn recorded_mut(&mut self, number: u32, generation: u32) -> Option<&mut Uses> {
-        self.check_live(number, generation).ok()?;
-        self.recorded.get_mut(&number)
+    pub(crate) fn recorded_mut(&mut self, id: BlockId) -> Option<&mut Uses> {
+        self.check_live(id).ok()?;
+        self.recorded.get_mut(&id.number())
     }
 
     /// Whether any live block is used on other streams.
@@ -406,12 +405,12 @@ impl<D: Driver> Heap<D> {
     #[inline]
     pub(crate) fn free(
         &mut self,
-        number: u32,
-        generation: u32,
+        id: BlockId,
         tick: u64,
         done: impl Fn(Use) -> bool,
     ) -> Result<(), FreeError> {
-        self.check_live(number, generation)?;
+        self.check_live(id)?;
+        let number = id.number();
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let (bytes, steps) = (block.bytes(), block.steps);

@@ -18,6 +18,7 @@ use concertina_vmm::{
     SegmentId, SegmentKind, StreamClock, StreamId, Unreturned, Use,
 };
 
+use crate::block_id::BlockId;
 use crate::cell::{Freeing, HeapCell, see};
 use crate::error::FreeError;
 use crate::graph::GraphPool;
@@ -332,7 +333,7 @@ impl<D: Driver> Heaps<D> {
 
     /// The other streams may have been given work on a block since they were recorded: up to now, it counts.
     pub(crate) fn bring_recorded_up(&self, heap: &mut Heap<D>, live: Granted) {
-        for use_ in heap.recorded_mut(live.block, live.generation).into_iter().flatten() {
+        for use_ in heap.recorded_mut(live.id).into_iter().flatten() {
             *use_ = self.fences.now(use_.stream).unwrap_or(*use_);
             self.see(*use_);
         }
@@ -345,11 +346,10 @@ impl<D: Driver> Heaps<D> {
     pub fn record_stream(
         &self,
         cell: &HeapCell<D>,
-        block: u32,
-        generation: u32,
+        id: BlockId,
         clock: &StreamClock,
     ) -> Result<(), FreeError> {
-        cell.record(block, generation, clock.now())
+        cell.record(id, clock.now())
     }
 
     /// Sees to it that an event covers the use, and looks whether it is done. A failure only means that nothing new is

@@ -11,6 +11,7 @@
 mod audit;
 pub mod bins;
 pub mod block;
+pub mod block_id;
 mod budget;
 pub mod cell;
 mod empty;
@@ -36,6 +37,7 @@ pub mod step;
 pub mod stream_heaps;
 pub mod trim;
 
+pub use block_id::BlockId;
 pub use cell::{Freeing, HeapCell};
 pub use error::{AllocateError, CaptureError, FreeError, GrowError, RequestError};
 pub use graph::{GraphPool, Growth};

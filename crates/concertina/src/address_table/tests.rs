@@ -42,8 +42,7 @@ fn entries() -> impl Strategy<Value = Entry> {
     let block = prop_oneof![0_u32..3, Just(u32::MAX - 1)];
     let number = || prop_oneof![0_u32..3, Just(u32::MAX)];
     (block, number(), number(), bytes).prop_map(|(block, generation, stream, bytes)| Entry {
-        block,
-        generation,
+        id: BlockId::new(block, generation),
         stream,
         bytes,
     })
@@ -92,7 +91,7 @@ proptest! {
 }
 
 fn entry(block: u64, bytes: u64) -> Entry {
-    Entry { block: block as u32, generation: 7, stream: 3, bytes }
+    Entry { id: BlockId::new(block as u32, 7), stream: 3, bytes }
 }
 
 #[test]
@@ -136,7 +135,7 @@ fn threads_never_share_a_block() {
     let start = |place: u64| Address::new(((place % 2) << LEAF_BITS) + place / 2 * 4 * MIB);
     let of_round = |round: u64| {
         let bytes = if round.is_multiple_of(2) { MIB + round } else { 1 + round };
-        Entry { block: round as u32, generation: round as u32, stream: round as u32, bytes }
+        Entry { id: BlockId::new(round as u32, round as u32), stream: round as u32, bytes }
     };
     let table = AddressTable::new();
     // Places in nobody's hands and without a block, with the number of their round.
@@ -152,11 +151,11 @@ fn threads_never_share_a_block() {
                         inserted.fetch_add(1, Ordering::Relaxed);
                     }
                     if let Some(found) = table.find(start((number + 1) % PLACES)) {
-                        assert_eq!(found, of_round(u64::from(found.block)));
+                        assert_eq!(found, of_round(u64::from(found.id.number())));
                     }
                     let place = number % PLACES;
                     if let Some(found) = table.take(start(place)) {
-                        let round = u64::from(found.block);
+                        let round = u64::from(found.id.number());
                         assert_eq!(found, of_round(round));
                         taken.fetch_add(1, Ordering::Relaxed);
                         free.lock().unwrap().push((place, round + 1));

@@ -65,8 +65,8 @@ impl<D: Driver> Heap<D> {
     /// there is none.
     pub(crate) fn join(&mut self, live: Option<Granted>, claimed: u32, bytes: u64) -> Granted {
         match live {
-            Some(granted) if self.blocks.next(granted.block) == Some(claimed) => {
-                self.absorb_next(granted.block);
+            Some(granted) if self.blocks.next(granted.id.number()) == Some(claimed) => {
+                self.absorb_next(granted.id.number());
                 self.set_bytes(granted, bytes);
                 granted
             }
@@ -76,7 +76,7 @@ impl<D: Driver> Heap<D> {
 
     /// Sets the bytes, as asked, of a live block: no fewer than it has.
     pub(crate) fn set_bytes(&mut self, granted: Granted, bytes: u64) {
-        let block = self.blocks.get_mut(granted.block);
+        let block = self.blocks.get_mut(granted.id.number());
         let before = block.bytes();
         block.set(BlockState::Live, bytes);
         self.live.add(bytes - before);
@@ -90,8 +90,8 @@ impl<D: Driver> Heap<D> {
     /// Cuts the end off a live block, in the order of the heap's stream, down to `bytes`; all of it if they are 0. What
     /// is cut off is pending as long as there are `uses` on other streams.
     pub(crate) fn shorten(&mut self, live: Granted, bytes: u64, uses: Uses) -> Result<(), FreeError> {
-        let number = live.block;
-        self.check_live(number, live.generation)?;
+        let number = live.id.number();
+        self.check_live(live.id)?;
         let before = *self.blocks.get(number);
         let freed = before.bytes().saturating_sub(bytes);
         self.live.sub(freed);

@@ -21,19 +21,20 @@
 use concertina_vmm::{Address, Driver};
 
 use super::{DEFAULT_POOL, Granted, Heap};
-use crate::block::{BlockState, NONE};
+use crate::block::BlockState;
+use crate::block_id::BlockId;
 use crate::step::{Request, STEP_BYTES};
 
 /// The block of the last hit, if nothing else has happened in the heap since: live, or freed and kept for an equal request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastHit {
-    // The block, if it is live; else `NONE`.
-    live: u32,
+    // The block, if it is live.
+    live: Option<BlockId>,
     // Its steps, if it is kept; else 0, which no request has.
     kept_steps: u32,
-    block: u32,
-    generation: u32,
     steps: u32,
+    // That of the live block, or of the next one in its place.
+    id: BlockId,
     address: Address,
     // As asked, while live.
     bytes: u64,
@@ -41,8 +42,8 @@ pub(super) struct LastHit {
 
 impl Default for LastHit {
     fn default() -> Self {
-        let address = Address::default();
-        Self { live: NONE, kept_steps: 0, block: NONE, generation: 0, steps: 0, address, bytes: 0 }
+        let (id, address) = (BlockId::new(0, 0), Address::default());
+        Self { live: None, kept_steps: 0, steps: 0, id, address, bytes: 0 }
     }
 }
 
@@ -55,12 +56,12 @@ impl<D: Driver> Heap<D> {
             return None;
         }
         last.kept_steps = 0;
-        last.live = last.block;
+        last.live = Some(last.id);
         last.bytes = request.bytes;
-        let LastHit { block, generation, address, .. } = *last;
+        let LastHit { id, address, .. } = *last;
         self.live_blocks += 1;
         self.live.add(request.bytes);
-        Some(Granted { block, generation, address })
+        Some(Granted { id, address })
     }
 
     /// The same for a request that does not equal the last one.
@@ -70,9 +71,9 @@ impl<D: Driver> Heap<D> {
         // In a heap that is about to go the free must see it off.
         if request.alignment == STEP_BYTES && !self.retired && self.in_hand == (self.key.pool != DEFAULT_POOL)
         {
-            let Granted { block, generation, address } = granted;
+            let Granted { id, address } = granted;
             let Request { steps, bytes, .. } = *request;
-            self.last_hit = LastHit { live: block, kept_steps: 0, block, generation, steps, address, bytes };
+            self.last_hit = LastHit { live: Some(id), kept_steps: 0, steps, id, address, bytes };
         }
         Some(granted)
     }
@@ -80,14 +81,14 @@ impl<D: Driver> Heap<D> {
     /// Frees the block of the last hit at the stream's tick `tick`, and keeps it. Returns whether it was that block, live.
     /// No other stream uses it: recording that forgets the last hit.
     #[inline(always)]
-    pub(crate) fn keep_last_hit(&mut self, number: u32, generation: u32, tick: u64) -> bool {
+    pub(crate) fn keep_last_hit(&mut self, id: BlockId, tick: u64) -> bool {
         let last = &mut self.last_hit;
-        if last.live != number || last.generation != generation {
+        if last.live != Some(id) {
             return false;
         }
-        last.live = NONE;
+        last.live = None;
         last.kept_steps = last.steps;
-        last.generation = generation.wrapping_add(1);
+        last.id = id.next();
         let bytes = last.bytes;
         self.last_tick = self.last_tick.max(tick);
         self.live_blocks -= 1;
@@ -98,19 +99,19 @@ impl<D: Driver> Heap<D> {
     /// Something else is about to happen: a block that is kept is released.
     #[inline]
     pub(crate) fn forget_last_hit(&mut self) {
-        let LastHit { live, kept_steps, block: number, generation, bytes, .. } = self.last_hit;
-        if live != NONE {
-            self.last_hit.live = NONE;
-            let block = self.blocks.get_mut(number);
-            block.generation = generation;
+        let LastHit { live, kept_steps, id, bytes, .. } = self.last_hit;
+        if live.is_some() {
+            self.last_hit.live = None;
+            let block = self.blocks.get_mut(id.number());
+            block.generation = id.generation();
             block.set(BlockState::Live, bytes);
         } else if kept_steps > 0 {
             self.last_hit.kept_steps = 0;
-            let block = self.blocks.get_mut(number);
-            block.generation = generation;
+            let block = self.blocks.get_mut(id.number());
+            block.generation = id.generation();
             // As for a request that was not made yet.
             block.set_state(BlockState::Claimed);
-            self.put_back(number, kept_steps);
+            self.put_back(id.number(), kept_steps);
         }
     }
 }

@@ -111,10 +111,7 @@ fn run(program: Vec<(Op, u64)>) -> Result<(), TestCaseError> {
             Op::Allocate { stream, bytes, alignment } => {
                 let request = Request::new(bytes, alignment).expect("a request");
                 if let Ok(granted) = heaps.allocate(&cells[stream], &request) {
-                    live.push((
-                        stream,
-                        Freeing { block: granted.block, generation: granted.generation, bytes },
-                    ));
+                    live.push((stream, Freeing { id: granted.id, bytes }));
                 }
             }
             Op::Free { nth } if !live.is_empty() => {

@@ -168,8 +168,8 @@ impl<D: Driver> OnStream<D> {
         self.stream.core().allocate(layout)
     }
 
-    /// The same with a handle that borrows this one, and so takes no count of a reference to it: half as long, where a
-    /// block comes and goes in one scope.
+    /// The same with a handle that borrows this one, and so has no reference of its own to hand on: quicker, where a block
+    /// comes and goes in one scope.
     ///
     /// # Errors
     /// As [`Allocator::allocate`](crate::Allocator::allocate).

@@ -134,6 +134,7 @@ impl<D: Driver> HeapCell<D> {
     /// between.
     #[inline(always)]
     pub(crate) fn hit_again_in_entered(&self, heap: &mut Heap<D>, request: &Request) -> Option<Granted> {
+        debug_assert_eq!(heap.key(), self.key, "the heap that was entered is this one");
         if self.queue.is_empty() { heap.hit_again(request) } else { None }
     }
 
@@ -212,6 +213,7 @@ impl<D: Driver> HeapCell<D> {
     /// As [`HeapCell::keep`] in the heap, entered. Returns whether it was that block.
     #[inline(always)]
     pub(crate) fn keep_in_entered(&self, heap: &mut Heap<D>, freeing: Freeing) -> bool {
+        debug_assert_eq!(heap.key(), self.key, "the heap that was entered is this one");
         // A heap with a last hit does not retire: whoever retires it forgets that.
         self.queue.is_empty() && heap.keep_last_hit(freeing.id, self.clock.now().tick)
     }
@@ -276,7 +278,10 @@ impl<D: Driver> HeapCell<D> {
 impl<D: Driver> Drop for HeapCell<D> {
     fn drop(&mut self) {
         // The heap goes without its lock: it may have memory to give back.
-        drop(self.lock.vacate());
+        match self.lock.vacate() {
+            Some(locked) => drop(locked),
+            None => tracing::error!(key = ?self.key, "a heap went while somebody had its lock: it is leaked"),
+        }
     }
 }
 

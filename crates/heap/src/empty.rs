@@ -102,13 +102,14 @@ impl<D: Driver> Heaps<D> {
             for bytes in self.store.spare_mallocs(all_allowed) {
                 best = if is_better(best, bytes) { Some(bytes) } else { best };
             }
-            let mut in_heap: Option<(Arc<HeapCell<D>>, u32)> = None;
-            for cell in self.cells() {
+            let cells = self.cells();
+            let mut in_heap: Option<(&Arc<HeapCell<D>>, u32)> = None;
+            for cell in &cells {
                 let heap = cell.lock();
                 for empty in heap.empty_mallocs().filter(|empty| allowed(empty.last_use)) {
                     if is_better(best, empty.bytes) {
                         best = Some(empty.bytes);
-                        in_heap = Some((Arc::clone(&cell), empty.arena));
+                        in_heap = Some((cell, empty.arena));
                     }
                 }
             }

@@ -43,9 +43,9 @@ pub(crate) struct Claim<D: Driver> {
 
 impl<D: Driver> Claim<D> {
     pub(crate) fn new(block: u32, plan: Plan) -> Self {
-        let frames = Vec::with_capacity(plan.frames());
-        let revived = Vec::with_capacity(plan.backing.len() - frames.capacity());
-        Self { block, plan, revived, frames, created: HashSet::new() }
+        let frames = plan.frames();
+        let revived = Vec::with_capacity(plan.backing.len() - frames);
+        Self { block, plan, revived, frames: Vec::with_capacity(frames), created: HashSet::new() }
     }
 
     fn missing(&self) -> usize {

@@ -198,10 +198,22 @@ impl<D: Driver> Heaps<D> {
 
     /// The heap with this stream and kind in the default pool, made if it does not exist yet.
     pub fn heap(&self, clock: &Arc<StreamClock>, kind: Kind) -> Arc<HeapCell<D>> {
-        let key = HeapKey { pool: DEFAULT_POOL, stream: clock.stream(), kind };
+        self.find_or_make(HeapKey { pool: DEFAULT_POOL, stream: clock.stream(), kind }, clock, None)
+    }
+
+    fn find_or_make(
+        &self,
+        key: HeapKey,
+        clock: &Arc<StreamClock>,
+        graph_pool: Option<&Arc<GraphPool>>,
+    ) -> Arc<HeapCell<D>> {
+        if let Some(cell) = self.find(key) {
+            return cell;
+        }
+        // Made without the registry's lock, and where another thread was quicker it goes without it.
+        let made = self.new_cell(key, clock, graph_pool);
         let mut registry = self.registry.write();
-        let cell = registry.heaps.entry(key).or_insert_with(|| self.new_cell(key, clock, None));
-        Arc::clone(cell)
+        Arc::clone(registry.heaps.entry(key).or_insert_with(|| Arc::clone(&made)))
     }
 
     fn new_cell(
@@ -237,9 +249,7 @@ impl<D: Driver> Heaps<D> {
         graph_pool: Option<&Arc<GraphPool>>,
     ) -> Arc<HeapCell<D>> {
         let key = HeapKey { pool, stream: clock.stream(), kind: Kind::Large };
-        let mut registry = self.registry.write();
-        let cell = registry.heaps.entry(key).or_insert_with(|| self.new_cell(key, clock, graph_pool));
-        Arc::clone(cell)
+        self.find_or_make(key, clock, graph_pool)
     }
 
     /// The heap with this key, if there is one.
@@ -264,14 +274,19 @@ impl<D: Driver> Heaps<D> {
         SegmentId::new(number)
     }
 
+    // A cell that is forgotten goes without the registry's lock, if it goes.
+
     pub(crate) fn forget_segment(&self, segment: SegmentId) {
-        self.registry.write().segments[segment.index()] = None;
+        let cell = self.registry.write().segments[segment.index()].take();
+        drop(cell);
     }
 
     pub(crate) fn forget_heap(&self, key: HeapKey) {
         let mut registry = self.registry.write();
-        registry.heaps.remove(&key);
         registry.left.remove(&key);
+        let cell = registry.heaps.remove(&key);
+        drop(registry);
+        drop(cell);
     }
 
     /// Heaps that a thief should look into, by their keys: all others are not even locked.
@@ -544,7 +559,8 @@ impl<D: Driver> Drop for Heaps<D> {
         }
         // The registry's cells point at one another's heaps through nothing but this map, but streams may outlive it.
         let mut registry = self.registry.write();
-        registry.heaps.clear();
-        registry.segments.clear();
+        let cells = (std::mem::take(&mut registry.heaps), std::mem::take(&mut registry.segments));
+        drop(registry);
+        drop(cells);
     }
 }

@@ -79,7 +79,7 @@ impl<D: Driver> References<D> {
     #[cold]
     fn grow(&mut self) -> bool {
         let len = self.kept.len();
-        // On cache lines of its own from the first one on.
+        // On cache lines of its own from the first one on. The capacity is the limit: no more than what is asked for.
         let more = len.max(CACHE_LINES_BYTES / size_of::<usize>()).min(self.most.saturating_sub(len));
         self.kept.reserve_exact(more);
         more > 0

@@ -1,9 +1,9 @@
 //! The locks and atomics of the library, in one place, so that a test can put them under a scheduler.
 //!
-//! Main types: [`Mutex`], [`LastingMutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the library takes its locks from here.
-//! Plain builds use `std`, and a lock of their own (`mutex.rs`); with `--cfg shuttle` the same names come from `shuttle`, which runs a test under many
-//! random schedules, and with `--cfg loom` from `loom`, which runs a small one under all of them
-//! (`cargo xtask test` does all three).
+//! Main types: [`Mutex`], [`LastingMutex`], [`RwLock`], [`Queue`], [`AtomicU64`]. Neighbours: every crate of the
+//! library takes its locks from here. Plain builds use `std`, and a lock of their own (`mutex.rs`); with `--cfg
+//! shuttle` the same names come from `shuttle`, which runs a test under many random schedules, and with `--cfg loom`
+//! from `loom`, which runs a small one under all of them (`cargo xtask test` does all three).
 //!
 //! A lock here is not poisoned: a panic while one is held is a bug that the panic itself reports, and refusing every
 //! later free would turn one lost block into all of them.

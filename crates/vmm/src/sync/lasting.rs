@@ -47,10 +47,10 @@ impl<T: Send + 'static> LastingMutex<T> {
         lock.downcast_ref()
     }
 
-    /// Waits for the lock, takes the value out, and leaves the lock to another one: the caller is the last who uses it. `None`
-    /// if it was not.
+    /// Takes the value out and leaves the lock to another one: the caller is the last who uses it. `None` if the value has gone
+    /// before, or if somebody has the lock, who would be waited for in vain if that were the caller.
     pub fn vacate(&'static self) -> Option<T> {
-        let value = self.0.lock().take()?;
+        let value = self.0.try_lock()?.take()?;
         if SERVES_AGAIN {
             let mut vacant = VACANT.lock().unwrap_or_else(PoisonError::into_inner);
             vacant.entry(TypeId::of::<Self>()).or_default().push(self);
@@ -111,6 +111,9 @@ mod tests {
         let lock = LastingMutex::around(Here(1));
         let other = LastingMutex::around(Here(2));
         assert!(!std::ptr::eq(lock, other), "both have a value");
+        let held = lock.lock();
+        assert_eq!(lock.vacate(), None, "somebody has it");
+        drop(held);
         assert_eq!(lock.vacate(), Some(Here(1)));
         assert_eq!(lock.lock().value(), None);
         assert_eq!(lock.vacate(), None, "it is left to another value once");

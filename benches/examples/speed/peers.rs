@@ -39,11 +39,13 @@ impl Contender for OffsetAllocator {
         "offset-allocator"
     }
 
+    #[inline]
     fn allocate(&mut self, bytes: u64) -> Self::Block {
         let units = u32::try_from(bytes.div_ceil(UNIT)).expect("less than the range");
         self.0.allocate(units).expect("the range is large enough")
     }
 
+    #[inline]
     fn free(&mut self, block: Self::Block) {
         self.0.free(block);
     }

@@ -11,7 +11,7 @@
 mod audit;
 pub mod bins;
 pub mod block;
-pub mod block_id;
+mod block_id;
 mod budget;
 pub mod cell;
 mod empty;
@@ -20,7 +20,7 @@ mod gather;
 pub mod graph;
 pub mod growable;
 pub mod heap;
-pub mod heap_lock;
+mod heap_lock;
 pub mod heaps;
 mod hole_class;
 pub mod hole_index;
@@ -34,7 +34,7 @@ pub mod policy;
 mod references;
 mod retired;
 pub mod step;
-pub mod stream_heaps;
+mod stream_heaps;
 pub mod trim;
 
 pub use block_id::BlockId;

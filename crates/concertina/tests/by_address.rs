@@ -216,7 +216,8 @@ proptest! {
 fn threads_free_for_one_another_and_only_once() {
     const THREADS: usize = 4;
     const BLOCKS: u64 = 3_000;
-    let (device, allocator) = allocator(1 << 30);
+    // Room for all blocks at once: a thread may be done before another one has begun.
+    let (device, allocator) = allocator(2 * THREADS as u64 * BLOCKS * MIB);
     let by_address = allocator.by_address();
     let freed: u64 = std::thread::scope(|scope| {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel::<Address>()).unzip();

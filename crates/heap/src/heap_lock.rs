@@ -56,8 +56,8 @@ impl<D: Driver> HeapGuard<D> {
         lock.try_lock().map(Self)
     }
 
-    /// The heap, and the references for handles of its blocks: there, as with the heap alone. The way of a hit looks, where
-    /// anything that may panic would cost.
+    /// The heap, and the references for handles of its blocks. `None` is never the case: it spares the way of a hit a panic,
+    /// and what would have to be cleaned up after one.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> Option<(&mut Heap<D>, &mut References<D>)> {
         self.0.value_mut().map(|Locked { heap, references }| (heap, references))

@@ -105,7 +105,8 @@ impl<D: Driver> ByAddress<D> {
         let Some(entry) = self.table.take(address) else { return self.free_elsewhere(address) };
         let Some(heaps) = self.home(entry) else { return Err(Error::NoBlockAt { address }) };
         let Entry { id, bytes, .. } = entry;
-        Ok(heaps.free(Freeing { id, bytes })?)
+        // Whoever took the entry is the only one.
+        Ok(heaps.free_owned(Freeing { id, bytes })?)
     }
 
     /// Says that work queued on `stream`, up to the free of the block, uses it as well.

@@ -70,7 +70,7 @@ impl<'a, D: Driver> ScopedAllocation<'a, D> {
     // Apart from the way of a drop, which is short.
     #[inline(never)]
     fn free_entered(&self, entered: Option<HeapGuard<D>>) {
-        log_refused(self.core.heaps.free_entered(entered, self.freeing()));
+        log_refused(self.core.heaps.free_owned_entered(entered, self.freeing()));
     }
 
     fn raw(&self) -> RawAllocation {

@@ -4,6 +4,7 @@
 //! finds the free ones. Pure bookkeeping: steps in, steps out.
 
 use concertina_vmm::sync::CACHE_LINES_BYTES;
+use prefetch_index::prefetch_index;
 
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -132,6 +133,12 @@ impl BlockTable {
     #[inline]
     pub fn next(&self, number: u32) -> Option<u32> {
         Some(self.blocks[number as usize].next).filter(|&next| next != NONE)
+    }
+
+    /// Asks for a record, without a wait: it is looked at soon. Nothing, if there is none.
+    #[inline]
+    pub(crate) fn prefetch(&self, number: u32) {
+        prefetch_index(&self.blocks, number as usize);
     }
 
     /// A number for a new block. What else is in it is the caller's to write, but for the generation.

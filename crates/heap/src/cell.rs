@@ -117,11 +117,13 @@ impl<D: Driver> HeapCell<D> {
         &self.clock
     }
 
-    /// Waits for the lock, frees what was queued, and releases what the last hit kept: who looks finds the heap as it is.
+    /// Waits for the lock, frees what was queued, and does what the last hit and frees have left to do: who looks finds the heap
+    /// as it is.
     pub(crate) fn lock(&self) -> HeapGuard<D> {
         let mut heap = HeapGuard::lock(self.lock);
         self.drain(&mut heap);
         heap.forget_last_hit();
+        heap.finish_deferred();
         heap
     }
 
@@ -237,6 +239,22 @@ impl<D: Driver> HeapCell<D> {
         // The other streams may have been given work on the block since they were recorded: up to now, it counts.
         let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
         self.free_in(heap, freeing, self.clock.now().tick, stamp)?;
+        Ok(heap.is_finished())
+    }
+
+    /// The same of a block that its handle gives up.
+    #[inline]
+    pub(crate) fn free_owned_in_entered(
+        &self,
+        heap: &mut Heap<D>,
+        freeing: Freeing,
+    ) -> Result<bool, FreeError> {
+        if !heap.may_defer() {
+            return self.free_in_entered(heap, freeing);
+        }
+        self.drain(heap);
+        heap.forget_last_hit();
+        heap.free_later(freeing, self.clock.now().tick);
         Ok(heap.is_finished())
     }
 

@@ -4,6 +4,7 @@
 //! `ladder` gets the frames; `heaps` owns all heaps of a device. Everything here happens under the heap's lock, and
 //! nothing here reaches into another heap.
 
+mod deferred;
 mod figures;
 mod frames;
 mod growth;
@@ -21,6 +22,7 @@ use concertina_vmm::{
     Address, Driver, FrameStore, PageRange, Segment, SegmentKind, StreamClock, StreamId, Use, Uses,
 };
 
+use self::deferred::Deferred;
 pub(crate) use self::figures::SeenDone;
 use self::last_hit::LastHit;
 use self::pending::{PendingBlock, PendingBlocks};
@@ -92,6 +94,7 @@ pub struct Heap<D: Driver> {
     bins: Bins,
     idle: IdlePages,
     last_hit: LastHit,
+    deferred: Deferred,
     // Uses on other streams, of live blocks.
     recorded: HashMap<u32, Uses>,
     pending: PendingBlocks,
@@ -146,6 +149,7 @@ impl<D: Driver> Heap<D> {
             bins: Bins::default(),
             idle: IdlePages::default(),
             last_hit: LastHit::default(),
+            deferred: Deferred::default(),
             recorded: HashMap::new(),
             pending: PendingBlocks::default(),
             pending_bytes: 0,
@@ -352,9 +356,23 @@ impl<D: Driver> Heap<D> {
         let block = self.blocks.get_mut(number);
         block.set(BlockState::Live, request.bytes);
         let (arena, start, generation) = (block.arena, block.start, block.generation);
-        self.live_blocks += 1;
-        self.live.add(request.bytes);
+        self.count(request.bytes);
         Granted { id: BlockId::new(number, generation), address: self.address(arena, start) }
+    }
+
+    /// A block of so many bytes is live.
+    #[inline]
+    fn count(&mut self, bytes: u64) {
+        self.live_blocks += 1;
+        self.live.add(bytes);
+    }
+
+    /// It is live no longer, since the stream's tick `tick`. A free that was queued may be older than the last one.
+    #[inline]
+    fn count_off(&mut self, bytes: u64, tick: u64) {
+        self.last_tick = self.last_tick.max(tick);
+        self.live_blocks -= 1;
+        self.live.sub(bytes);
     }
 
     /// Adds a segment for more blocks.
@@ -414,12 +432,9 @@ impl<D: Driver> Heap<D> {
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let (bytes, steps) = (block.bytes(), block.steps);
-        // A free that was queued may be older than the last one.
-        self.last_tick = self.last_tick.max(tick);
-        self.live_blocks -= 1;
-        self.live.sub(bytes);
+        self.count_off(bytes, tick);
         if self.recorded.is_empty() {
-            self.put_back(number, steps);
+            self.put_back_later(number, steps);
         } else {
             let mut uses = self.forget_recorded(number);
             uses.retain(|use_| !done(*use_));
@@ -447,15 +462,22 @@ impl<D: Driver> Heap<D> {
 
     #[inline]
     fn put_back(&mut self, number: u32, steps: u32) {
-        if self.key.kind == Kind::Small
-            && steps <= BIN_STEPS
-            && !self.retired
-            && self.bins.push(number, steps)
-        {
-            self.blocks.get_mut(number).set_state(BlockState::Binned);
-        } else {
+        if !self.put_in_bin(number, steps) {
             self.release(number);
         }
+    }
+
+    /// Returns whether there is a bin for such a block, with room.
+    #[inline]
+    fn put_in_bin(&mut self, number: u32, steps: u32) -> bool {
+        let binned = self.key.kind == Kind::Small
+            && steps <= BIN_STEPS
+            && !self.retired
+            && self.bins.push(number, steps);
+        if binned {
+            self.blocks.get_mut(number).set_state(BlockState::Binned);
+        }
+        binned
     }
 
     /// Turns a block into a hole and coalesces it with its neighbours. The pages that are in the hole as a whole now

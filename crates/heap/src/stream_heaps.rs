@@ -103,7 +103,7 @@ impl<D: Driver> StreamHeaps<D> {
     }
 
     /// Frees the last block that was served by one of these heaps, and keeps it for a request like that one. Any other is left to
-    /// [`StreamHeaps::free_entered`].
+    /// [`StreamHeaps::free_owned_entered`].
     ///
     /// # Errors
     /// The heap, entered if that did not take a wait.
@@ -150,34 +150,46 @@ impl<D: Driver> StreamHeaps<D> {
         self.keep(freeing).or_else(|entered| self.free_entered(entered, freeing))
     }
 
-    /// Frees a block that [`StreamHeaps::keep`] did not take.
-    ///
-    /// # Errors
-    /// As [`Heaps::free`].
     // Apart from the ways above, which are short.
     #[inline(never)]
-    pub fn free_entered(&self, entered: Option<HeapGuard<D>>, freeing: Freeing) -> Result<(), FreeError> {
+    fn free_entered(&self, entered: Option<HeapGuard<D>>, freeing: Freeing) -> Result<(), FreeError> {
         self.heaps.free_entered(self.cell(Kind::of(freeing.bytes)), entered, freeing)
+    }
+
+    /// Frees a block of one of these heaps that nobody else has a name for: it is live, and no second free of it can come.
+    ///
+    /// # Errors
+    /// As [`Heaps::free`]; in a heap of many blocks what is wrong may be logged instead.
+    #[inline(always)]
+    pub fn free_owned(&self, freeing: Freeing) -> Result<(), FreeError> {
+        self.keep(freeing).or_else(|entered| self.free_owned_entered(entered, freeing))
+    }
+
+    /// The same of a block that [`StreamHeaps::keep`] did not take.
+    ///
+    /// # Errors
+    /// As [`StreamHeaps::free_owned`].
+    #[inline(never)]
+    pub fn free_owned_entered(
+        &self,
+        entered: Option<HeapGuard<D>>,
+        freeing: Freeing,
+    ) -> Result<(), FreeError> {
+        self.free_owned_in(entered, freeing).map(drop)
     }
 
     /// Frees a block that [`StreamHeaps::keep_and_leave`] did not take, and leaves this reference behind if one is kept.
     ///
     /// # Errors
-    /// As [`Heaps::free`].
+    /// As [`StreamHeaps::free_owned`].
     #[inline]
     pub fn free_entered_and_leave(
         self: Arc<Self>,
         entered: Option<HeapGuard<D>>,
         freeing: Freeing,
     ) -> Result<(), FreeError> {
-        let cell = self.cell(Kind::of(freeing.bytes));
-        let Some(mut entered) = entered else { return self.heaps.free_entered(cell, None, freeing) };
-        if cell.free_in_entered(&mut entered, freeing)? {
-            drop(entered);
-            self.heaps.finish_last_block(cell.key());
-            return Ok(());
-        }
-        if let Some((_, references)) = entered.parts()
+        let mut entered = self.free_owned_in(entered, freeing)?;
+        if let Some((_, references)) = entered.as_mut().and_then(HeapGuard::parts)
             && references.make_room()
         {
             references.put(self);
@@ -187,5 +199,25 @@ impl<D: Driver> StreamHeaps<D> {
         drop(entered);
         drop(self);
         Ok(())
+    }
+
+    /// Returns the heap, entered, unless it was not, or has gone.
+    #[inline]
+    fn free_owned_in(
+        &self,
+        entered: Option<HeapGuard<D>>,
+        freeing: Freeing,
+    ) -> Result<Option<HeapGuard<D>>, FreeError> {
+        let cell = self.cell(Kind::of(freeing.bytes));
+        let Some(mut entered) = entered else {
+            self.heaps.free_entered(cell, None, freeing)?;
+            return Ok(None);
+        };
+        if !cell.free_owned_in_entered(&mut entered, freeing)? {
+            return Ok(Some(entered));
+        }
+        drop(entered);
+        self.heaps.finish_last_block(cell.key());
+        Ok(None)
     }
 }

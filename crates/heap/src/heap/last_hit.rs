@@ -59,15 +59,14 @@ impl<D: Driver> Heap<D> {
         last.live = Some(last.id);
         last.bytes = request.bytes;
         let LastHit { id, address, .. } = *last;
-        self.live_blocks += 1;
-        self.live.add(request.bytes);
+        self.count(request.bytes);
         Some(Granted { id, address })
     }
 
     /// The same for a request that does not equal the last one.
     pub(crate) fn hit_anew(&mut self, request: &Request) -> Option<Granted> {
         self.forget_last_hit();
-        let granted = self.hit(request)?;
+        let granted = self.hit(request).or_else(|| self.hit_after_deferred(request))?;
         // In a heap that is about to go the free must see it off.
         if request.alignment == STEP_BYTES && !self.retired && self.in_hand == (self.key.pool != DEFAULT_POOL)
         {
@@ -90,9 +89,7 @@ impl<D: Driver> Heap<D> {
         last.kept_steps = last.steps;
         last.id = id.next();
         let bytes = last.bytes;
-        self.last_tick = self.last_tick.max(tick);
-        self.live_blocks -= 1;
-        self.live.sub(bytes);
+        self.count_off(bytes, tick);
         true
     }
 

@@ -157,6 +157,15 @@ impl ConfigBuilder {
         self
     }
 
+    /// Live blocks of a heap, of one stream and one kind, from which on a free is done while the next ones come, which hides what it waits
+    /// for the host's memory. If it is not set: [`DEFERRED_FROM_BLOCKS`](crate::DEFERRED_FROM_BLOCKS). 0 defers always, and
+    /// `u64::MAX` never. Up to two blocks are then not found by a request that finds another place; no driver call is made while they
+    /// would do.
+    pub fn deferred_from_blocks(mut self, blocks: u64) -> Self {
+        self.config.settings.deferred_from_blocks = Some(blocks);
+        self
+    }
+
     /// The finished settings; [`crate::Allocator::new`] checks them against the device.
     pub fn build(self) -> Config {
         self.config

@@ -37,8 +37,8 @@ pub use scoped::ScopedAllocation;
 pub use stream::Stream;
 
 pub use concertina_heap::{
-    CaptureError, FreeError, Growth, HostWait, OutOfMemory, Policy, RequestError, StaleRule, Stats, Trimmed,
-    Verdict,
+    CaptureError, DEFERRED_FROM_BLOCKS, FreeError, Growth, HostWait, OutOfMemory, Policy, RequestError,
+    StaleRule, Stats, Trimmed, Verdict,
 };
 pub use concertina_vmm::{
     Address, CrossStream, Driver, DriverError, DriverErrorKind, FenceCounts, SegmentKind, StreamId,

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use concertina::{
-    Address, Allocation, Allocator, ByAddress, Config, Layout, OnStream, RawAllocation, ScopedAllocation,
-    Stream,
+    Address, Allocation, Allocator, ByAddress, Config, CrossStream, DEFERRED_FROM_BLOCKS, HostWait, Layout,
+    OnStream, RawAllocation, ScopedAllocation, Stream,
 };
 use concertina_emulator::{Emulator, EmulatorConfig, EventCompletion};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// From how many live blocks on a heap defers frees.
-const MANY: usize = 1 << 16;
+const MANY: usize = DEFERRED_FROM_BLOCKS as usize;
 /// Of the blocks that make a heap large: too large for a bin.
 const FILLER: u64 = 2 * KIB;
 /// With sizes that go to bins.
@@ -317,10 +317,11 @@ fn raw_blocks_are_freed_once_whatever_was_freed_since() {
     drop(others);
     let raw = |bytes| allocator.allocate_raw(Layout::new(bytes), &stream).unwrap();
     let blocks: Vec<RawAllocation> = (1..20).map(|n| raw(n * 4 * KIB)).collect();
+    let mut owned = handles(&allocator, &stream, 5 * KIB, blocks.len());
     for (freed, block) in blocks.iter().enumerate() {
         allocator.free_raw(*block).unwrap();
-        // One of another kind of free in between.
-        drop(allocator.allocate(Layout::new(5 * KIB), &stream).unwrap());
+        // The other kind of free.
+        owned.pop();
         for gone in &blocks[..=freed] {
             assert!(allocator.free_raw(*gone).is_err(), "{gone:?} was freed");
         }
@@ -379,4 +380,43 @@ fn handles_of_many_blocks_go_on_other_threads() {
     assert_eq!(allocator.audit(), Vec::<String>::new());
     allocator.trim();
     assert_eq!(allocator.stats().mapped_bytes, 0);
+}
+
+/// Whether another stream gets 2 MiB of what was freed before its stream was waited for, and the waits on the device for it.
+fn robs_after_a_wait(blocks: usize, rule: CrossStream, keep: bool) -> (bool, u64) {
+    // The pages of the filler, and 4 MiB.
+    let pages = (blocks as u64 * FILLER).div_ceil(2 * MIB) + 2;
+    let device = device(pages, EventCompletion::ByHand);
+    let config = Config::builder().host_wait(HostWait::Never).build();
+    let allocator = Allocator::new(device.clone(), config).unwrap();
+    let own = device.stream();
+    let stream = allocator.register_stream_with(own.clone(), rule);
+    let other = allocator.register_stream_with(device.stream(), rule);
+    let mut filler = handles(&allocator, &stream, FILLER, blocks);
+    let last = allocator.allocate(Layout::new(FILLER), &stream).unwrap();
+    drop(handles(&allocator, &stream, MIB, 4));
+    let kept = keep.then(|| allocator.allocate(Layout::new(FILLER), &stream).unwrap());
+    device.complete_stream(&own);
+    stream.note_synchronized();
+    // At a later tick: of the last hit, or of any other block.
+    drop(kept);
+    if !keep {
+        drop(last);
+        filler.truncate(filler.len() - 2);
+    }
+    let before = allocator.stats().fences.waits;
+    let got = allocator.allocate(Layout::new(2 * MIB), &other).is_ok();
+    (got, allocator.stats().fences.waits - before)
+}
+
+#[test]
+fn what_was_freed_before_a_wait_needs_no_other_one() {
+    for blocks in [MANY - 100, MANY + 100] {
+        for rule in [CrossStream::Completed, CrossStream::DeviceWait] {
+            for keep in [false, true] {
+                let seen = robs_after_a_wait(blocks, rule, keep);
+                assert_eq!(seen, (true, 0), "{blocks} blocks, {rule:?}, the last hit kept: {keep}");
+            }
+        }
+    }
 }

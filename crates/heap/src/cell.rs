@@ -233,28 +233,37 @@ impl<D: Driver> HeapCell<D> {
     /// The same in the heap, entered.
     #[inline]
     pub(crate) fn free_in_entered(&self, heap: &mut Heap<D>, freeing: Freeing) -> Result<bool, FreeError> {
-        debug_assert_eq!(heap.key(), self.key, "the heap that was entered is the one to free in");
-        self.drain(heap);
-        heap.forget_last_hit();
-        // The other streams may have been given work on the block since they were recorded: up to now, it counts.
-        let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
-        self.free_in(heap, freeing, self.clock.now().tick, stamp)?;
-        Ok(heap.is_finished())
+        self.make_ready(heap);
+        self.free_in_ready(heap, freeing)
     }
 
-    /// The same of a block that its handle gives up.
+    /// The same of a block that nobody else has a name for.
     #[inline]
     pub(crate) fn free_owned_in_entered(
         &self,
         heap: &mut Heap<D>,
         freeing: Freeing,
     ) -> Result<bool, FreeError> {
+        self.make_ready(heap);
         if !heap.may_defer() {
-            return self.free_in_entered(heap, freeing);
+            return self.free_in_ready(heap, freeing);
         }
+        heap.free_later(freeing, self.clock.now().tick);
+        Ok(heap.is_finished())
+    }
+
+    #[inline]
+    fn make_ready(&self, heap: &mut Heap<D>) {
+        debug_assert_eq!(heap.key(), self.key, "the heap that was entered is the one to free in");
         self.drain(heap);
         heap.forget_last_hit();
-        heap.free_later(freeing, self.clock.now().tick);
+    }
+
+    #[inline]
+    fn free_in_ready(&self, heap: &mut Heap<D>, freeing: Freeing) -> Result<bool, FreeError> {
+        // The other streams may have been given work on the block since they were recorded: up to now, it counts.
+        let stamp = |use_: Use| self.fences.now(use_.stream).unwrap_or(use_);
+        self.free_in(heap, freeing, self.clock.now().tick, stamp)?;
         Ok(heap.is_finished())
     }
 

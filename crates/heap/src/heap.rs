@@ -135,6 +135,7 @@ impl<D: Driver> Heap<D> {
         clock: &Arc<StreamClock>,
         store: &Arc<FrameStore<D>>,
         live: &Arc<LiveBytes>,
+        deferred_from_blocks: u64,
     ) -> Self {
         // A granularity is a power of two; one under a step is refused when the heaps are made.
         let page_shift = store.frame_bytes().ilog2().saturating_sub(STEP_BYTES.ilog2());
@@ -149,7 +150,7 @@ impl<D: Driver> Heap<D> {
             bins: Bins::default(),
             idle: IdlePages::default(),
             last_hit: LastHit::default(),
-            deferred: Deferred::default(),
+            deferred: Deferred::from_blocks(deferred_from_blocks),
             recorded: HashMap::new(),
             pending: PendingBlocks::default(),
             pending_bytes: 0,
@@ -367,10 +368,18 @@ impl<D: Driver> Heap<D> {
         self.live.add(bytes);
     }
 
-    /// It is live no longer, since the stream's tick `tick`. A free that was queued may be older than the last one.
+    /// A block is freed at the stream's tick `tick`. A free that was queued may be older than the last one.
     #[inline]
-    fn count_off(&mut self, bytes: u64, tick: u64) {
-        self.last_tick = self.last_tick.max(tick);
+    fn note_tick(&mut self, tick: u64) {
+        if tick > self.last_tick {
+            self.finish_deferred();
+            self.last_tick = tick;
+        }
+    }
+
+    /// A block of so many bytes is live no longer.
+    #[inline]
+    fn count_off(&mut self, bytes: u64) {
         self.live_blocks -= 1;
         self.live.sub(bytes);
     }
@@ -432,7 +441,8 @@ impl<D: Driver> Heap<D> {
         let block = self.blocks.get_mut(number);
         block.generation = block.generation.wrapping_add(1);
         let (bytes, steps) = (block.bytes(), block.steps);
-        self.count_off(bytes, tick);
+        self.note_tick(tick);
+        self.count_off(bytes);
         if self.recorded.is_empty() {
             self.put_back_later(number, steps);
         } else {

@@ -25,7 +25,7 @@ use crate::graph::GraphPool;
 use crate::heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 use crate::heap_lock::HeapGuard;
 use crate::live::LiveBytes;
-use crate::policy::{Settings, StaleRule};
+use crate::policy::{DEFERRED_FROM_BLOCKS, Settings, StaleRule};
 use crate::step::Kind;
 
 struct Registry<D: Driver> {
@@ -222,7 +222,8 @@ impl<D: Driver> Heaps<D> {
         clock: &Arc<StreamClock>,
         graph_pool: Option<&Arc<GraphPool>>,
     ) -> Arc<HeapCell<D>> {
-        let mut heap = Heap::new(key, clock, &self.store, &self.live);
+        let deferred_from = self.settings.deferred_from_blocks.unwrap_or(DEFERRED_FROM_BLOCKS);
+        let mut heap = Heap::new(key, clock, &self.store, &self.live, deferred_from);
         if graph_pool.is_some() {
             heap.pin();
         }

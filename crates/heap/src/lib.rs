@@ -46,7 +46,7 @@ pub use heap::{DEFAULT_POOL, Granted, Heap, HeapKey};
 pub use heap_lock::HeapGuard;
 pub use heaps::{Heaps, Stats};
 pub use out_of_memory::{OutOfMemory, Verdict};
-pub use policy::{HostWait, Policy, Settings, StaleRule};
+pub use policy::{DEFERRED_FROM_BLOCKS, HostWait, Policy, Settings, StaleRule};
 pub use references::Take;
 pub use step::{Kind, LARGEST_BYTES, Request, SMALL_BYTES, STEP_BYTES};
 pub use stream_heaps::{StreamHeaps, Unkept};

@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) unmap_spans_mappings: bool,
     /// Without it the allocator is on malloc segments.
     pub(crate) virtual_memory: bool,
+    /// Live blocks from which on a heap defers frees; as users get it, which is more than any program has, if `None`.
+    pub(crate) deferred_from: Option<u64>,
 }
 
 impl Setup {
@@ -55,6 +57,7 @@ impl Setup {
             max_mappings: None,
             unmap_spans_mappings: true,
             virtual_memory: true,
+            deferred_from: None,
         }
     }
 
@@ -90,6 +93,9 @@ impl Setup {
         }
         if let Some(pages) = self.reservation {
             config = config.reservation_bytes(pages * self.page_bytes);
+        }
+        if let Some(blocks) = self.deferred_from {
+            config = config.deferred_from_blocks(blocks);
         }
         config.build()
     }
@@ -242,7 +248,8 @@ pub(crate) fn roomy() -> impl Strategy<Value = Setup> {
     let stale = prop::sample::select(vec![StaleRule::Keep, StaleRule::Keep, StaleRule::Eager]);
     let limit = prop::option::weighted(0.3, 4_u64..64);
     let reservation = prop::option::weighted(0.5, 1_u64..40);
-    let spans = prop::bool::weighted(0.8);
+    // And whether frees are deferred.
+    let spans = (prop::bool::weighted(0.8), prop::option::weighted(0.5, 0_u64..6));
     let rules = (rule, prop::sample::select(vec![HostWait::Never, HostWait::LastResort]));
     (page_bytes, 8_u64..=64, completion(), policy, rules, stale, limit, reservation, spans).prop_map(
         |(page_bytes, device, completion, policy, rules, stale, limit, reservation, spans)| Setup {
@@ -253,7 +260,8 @@ pub(crate) fn roomy() -> impl Strategy<Value = Setup> {
             stale,
             limit,
             reservation,
-            unmap_spans_mappings: spans,
+            unmap_spans_mappings: spans.0,
+            deferred_from: spans.1,
             ..Setup::plain(page_bytes, device)
         },
     )

@@ -121,7 +121,8 @@ impl World {
     pub(crate) fn new(settings: Settings) -> Arc<Self> {
         let Settings { frames, completion, cross_stream, policy, stale, segments, .. } = settings;
         let config = Config::builder().cross_stream(cross_stream).policy(policy);
-        let mut config = config.stale(stale).segments(segments);
+        // Every free that can be is deferred, though blocks are few.
+        let mut config = config.stale(stale).segments(segments).deferred_from_blocks(0);
         if let Some(bytes) = settings.limit_bytes() {
             config = config.limit_bytes(bytes);
         }

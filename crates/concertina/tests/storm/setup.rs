@@ -27,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) max_mappings: Option<u64>,
     pub(crate) unmap_spans_mappings: bool,
     pub(crate) virtual_memory: bool,
+    /// Live blocks from which on a heap defers frees.
+    pub(crate) deferred_from: Option<u64>,
 }
 
 impl Setup {
@@ -66,6 +68,7 @@ impl Setup {
             max_mappings,
             unmap_spans_mappings: !dice.once_in(5),
             virtual_memory,
+            deferred_from: dice.sometimes(2, 0, 6),
         }
     }
 
@@ -97,6 +100,9 @@ impl Setup {
         }
         if let Some(pages) = self.reservation {
             config = config.reservation_bytes(pages * self.page_bytes);
+        }
+        if let Some(blocks) = self.deferred_from {
+            config = config.deferred_from_blocks(blocks);
         }
         config.build()
     }

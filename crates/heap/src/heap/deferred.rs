@@ -12,7 +12,8 @@
 //!   a name for it. (A raw block may be freed twice, so its record is read at once.)
 //! - *unreleased*: its record was read and has another generation; those of its neighbours were asked for.
 //!
-//! A block that another one follows in its place goes on to the next place. Bytes and blocks that are live are counted at once; a block
+//! A block that another one follows in its place goes on to the next place. All of it is done before a free at a later tick: pages
+//! become idle at the tick of the free. Bytes and blocks that are live are counted at once; a block
 //! is neither a hole nor in a bin before it is out of here, so that a hit may find another place than without. A request that
 //! finds none has all of it done, and looks again.
 
@@ -23,21 +24,22 @@ use crate::block::Block;
 use crate::cell::Freeing;
 use crate::step::Request;
 
-/// Live blocks from which on frees are deferred: their records, and those of the holes between them, take 3 MiB, which is more than
-/// the cache that a core has for itself. A pair among 100,000 blocks is faster by a third or more, among 30,000 by a tenth, among
-/// 1,000 by nothing (docs/decisions/021). Few in tests.
-const MANY: u64 = if cfg!(test) { 8 } else { 1 << 16 };
-
 /// The blocks whose free is deferred.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Deferred {
+    from_blocks: u64,
     unread: Option<Freeing>,
     unreleased: Option<u32>,
 }
 
 impl Deferred {
+    /// None yet, in a heap that defers from so many live blocks on.
+    pub(super) fn from_blocks(blocks: u64) -> Self {
+        Self { from_blocks: blocks, unread: None, unreleased: None }
+    }
+
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.unread.is_none() && self.unreleased.is_none()
     }
 }
@@ -46,14 +48,15 @@ impl<D: Driver> Heap<D> {
     /// Whether the free of a handle's block may be left to others. Not if it may have to wait for other streams.
     #[inline]
     pub(crate) fn may_defer(&self) -> bool {
-        self.live_blocks > MANY && self.recorded.is_empty()
+        self.live_blocks > self.deferred.from_blocks && self.recorded.is_empty()
     }
 
     /// Frees a block that its handle gave up, at the stream's tick `tick`: in a heap that may defer.
     #[inline]
     pub(crate) fn free_later(&mut self, freeing: Freeing, tick: u64) {
         self.blocks.prefetch(freeing.id.number());
-        self.count_off(freeing.bytes, tick);
+        self.note_tick(tick);
+        self.count_off(freeing.bytes);
         let before = self.deferred.unread.replace(freeing);
         if let Some((number, steps)) = before.and_then(|before| self.read(before)) {
             self.put_back_later(number, steps);
@@ -79,7 +82,7 @@ impl<D: Driver> Heap<D> {
     /// freed.
     #[inline]
     pub(super) fn put_back_later(&mut self, number: u32, steps: u32) {
-        if self.live_blocks < MANY {
+        if self.live_blocks < self.deferred.from_blocks {
             self.finish_deferred();
             self.put_back(number, steps);
         } else if !self.put_in_bin(number, steps) {
@@ -113,10 +116,10 @@ impl<D: Driver> Heap<D> {
 
     #[cold]
     fn finish_some(&mut self) {
-        let Deferred { unread, unreleased } = std::mem::take(&mut self.deferred);
-        if let Some(number) = unreleased {
+        if let Some(number) = self.deferred.unreleased.take() {
             self.release(number);
         }
+        let unread = self.deferred.unread.take();
         if let Some((number, steps)) = unread.and_then(|unread| self.read(unread)) {
             self.put_back(number, steps);
         }

@@ -85,11 +85,18 @@ impl<D: Driver> Heap<D> {
         if last.live != Some(id) {
             return false;
         }
+        if tick > self.last_tick {
+            // What was deferred is to be done first, elsewhere.
+            if !self.deferred.is_empty() {
+                return false;
+            }
+            self.last_tick = tick;
+        }
         last.live = None;
         last.kept_steps = last.steps;
         last.id = id.next();
         let bytes = last.bytes;
-        self.count_off(bytes, tick);
+        self.count_off(bytes);
         true
     }
 

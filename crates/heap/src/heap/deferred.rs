@@ -125,3 +125,6 @@ impl<D: Driver> Heap<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,9 @@
 //!   note of a free takes the place of the one before (`idle`).
 //! - Live bytes and blocks are counted at once, and the tick of the free is noted.
 //!
+//! Where frees are deferred (`deferred`), such a free would be, too, and the request would have gone elsewhere: it gains the
+//! better place.
+//!
 //! The hit itself must have been one: after the slow path a block need not lie where best fit puts it.
 //!
 //! While the block goes to and fro, only this record changes. The table of blocks learns of it when the record is

@@ -175,21 +175,34 @@ impl<D: Driver> StreamHeaps<D> {
         entered: Option<HeapGuard<D>>,
         freeing: Freeing,
     ) -> Result<(), FreeError> {
-        self.free_owned_in(entered, freeing).map(drop)
+        let cell = self.cell(Kind::of(freeing.bytes));
+        let Some(mut entered) = entered else { return self.heaps.free_entered(cell, None, freeing) };
+        if cell.free_owned_in_entered(&mut entered, freeing)? {
+            drop(entered);
+            self.heaps.finish_last_block(cell.key());
+        }
+        Ok(())
     }
 
     /// Frees a block that [`StreamHeaps::keep_and_leave`] did not take, and leaves this reference behind if one is kept.
     ///
     /// # Errors
     /// As [`StreamHeaps::free_owned`].
+    // What `free_owned_entered` does, and not by it: the heap would come back from there in memory.
     #[inline]
     pub fn free_entered_and_leave(
         self: Arc<Self>,
         entered: Option<HeapGuard<D>>,
         freeing: Freeing,
     ) -> Result<(), FreeError> {
-        let mut entered = self.free_owned_in(entered, freeing)?;
-        if let Some((_, references)) = entered.as_mut().and_then(HeapGuard::parts)
+        let cell = self.cell(Kind::of(freeing.bytes));
+        let Some(mut entered) = entered else { return self.heaps.free_entered(cell, None, freeing) };
+        if cell.free_owned_in_entered(&mut entered, freeing)? {
+            drop(entered);
+            self.heaps.finish_last_block(cell.key());
+            return Ok(());
+        }
+        if let Some((_, references)) = entered.parts()
             && references.make_room()
         {
             references.put(self);
@@ -199,25 +212,5 @@ impl<D: Driver> StreamHeaps<D> {
         drop(entered);
         drop(self);
         Ok(())
-    }
-
-    /// Returns the heap, entered, unless it was not, or has gone.
-    #[inline]
-    fn free_owned_in(
-        &self,
-        entered: Option<HeapGuard<D>>,
-        freeing: Freeing,
-    ) -> Result<Option<HeapGuard<D>>, FreeError> {
-        let cell = self.cell(Kind::of(freeing.bytes));
-        let Some(mut entered) = entered else {
-            self.heaps.free_entered(cell, None, freeing)?;
-            return Ok(None);
-        };
-        if !cell.free_owned_in_entered(&mut entered, freeing)? {
-            return Ok(Some(entered));
-        }
-        drop(entered);
-        self.heaps.finish_last_block(cell.key());
-        Ok(None)
     }
 }

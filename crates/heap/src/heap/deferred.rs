@@ -52,7 +52,7 @@ impl<D: Driver> Heap<D> {
     }
 
     /// Frees a block that its handle gave up, at the stream's tick `tick`: in a heap that may defer.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn free_later(&mut self, freeing: Freeing, tick: u64) {
         self.blocks.prefetch(freeing.id.number());
         self.note_tick(tick);

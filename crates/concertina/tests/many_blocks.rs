@@ -53,7 +53,7 @@ enum Op {
         size: usize,
         way: Way,
     },
-    /// In front of others, so that it is the next to it of what came before it.
+    /// The one in this place by address.
     Free {
         nth: usize,
     },
@@ -74,7 +74,7 @@ enum Op {
     },
     Look,
     Trim,
-    /// The other stream needs as much as there is.
+    /// The other stream asks for so much, and lets it go.
     Rob {
         pages: u64,
     },
@@ -112,7 +112,7 @@ struct World<'a> {
     on_stream: &'a OnStream<Emulator>,
     by_address: &'a ByAddress<Emulator>,
     filler: Vec<Allocation<Emulator>>,
-    /// By address, with the bytes as asked: the model.
+    /// By address, with the bytes as asked: the model. The filler is not in it; the audit sees that nothing overlaps that.
     live: BTreeMap<u64, (u64, Held<'a>)>,
 }
 
